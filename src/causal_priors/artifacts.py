@@ -1,0 +1,147 @@
+"""Files that are whole or absent: atomic writes, digests, and one writer at a time.
+
+A file is written beside its final name, flushed to the disk, then renamed; a reader never sees half of one. Digests are
+sha256 in hexadecimal. Nothing here imports torch.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from causal_priors.errors import refuse
+
+CHUNK = 1 << 20
+
+
+def sha256_bytes(data: bytes) -> str:
+    """Return the sha256 of `data` in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_file(path: str | Path) -> str:
+    """Return the sha256 of a file's bytes, read in pieces.
+
+    Raises `UserError` where the file cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while piece := file.read(CHUNK):
+                digest.update(piece)
+    except OSError as error:
+        raise refuse(f"cannot be read ({error.strerror})", file=path) from error
+    return digest.hexdigest()
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return the one JSON form of `value`: sorted keys, no spaces, UTF-8, NaN and infinity refused (ValueError)."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
+
+
+def digest_of(value: Any) -> str:
+    """Return the sha256 of the canonical JSON of `value`."""
+    return sha256_bytes(canonical_json(value))
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on a clean exit it is flushed and renamed over `path`.
+
+    On an exception the temporary file is removed and `path` stays as it was. A full disk or a read-only folder becomes a
+    `UserError` that names the file.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        _flush(temporary)
+        os.replace(temporary, target)
+        _flush(target.parent)
+    except OSError as error:
+        _remove(temporary)
+        raise refuse(
+            f"cannot be written ({error.strerror or error})",
+            file=target,
+            remedy="free some space or make the folder writable; earlier files are untouched",
+        ) from error
+    except BaseException:
+        _remove(temporary)
+        raise
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Write `data` to `path`, whole or not at all."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` as UTF-8 to `path`, whole or not at all."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write `value` as indented, sorted JSON with a final newline, whole or not at all."""
+    text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
+    write_text(path, text + "\n")
+
+
+def read_json(path: str | Path, remedy: str = "") -> Any:
+    """Return the content of a JSON file.
+
+    Raises `UserError` where it is missing or not JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise refuse(f"cannot be read ({error.strerror})", file=path, remedy=remedy) from error
+    except ValueError as error:
+        raise refuse(f"is not JSON ({error})", file=path, remedy=remedy) from error
+
+
+@contextmanager
+def writer_lock(folder: str | Path) -> Iterator[None]:
+    """Hold the only writer's lock of `folder`; a second writer is refused at once.
+
+    The lock is the kernel's (flock), so it vanishes with the process that held it, however that ended.
+    """
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        handle = open(path / ".lock", "a", encoding="utf-8")
+    except OSError as error:
+        raise refuse(f"cannot be written ({error.strerror})", file=path) from error
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise refuse(
+                "another process is writing here",
+                file=path,
+                remedy="wait for it, or stop it and call again",
+            ) from error
+        yield
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        # The folder itself went away or is read-only: nothing of ours is left to clean up.
+        return

@@ -1,0 +1,120 @@
+"""Strict loading of the config and scale files: what is not in the schema is refused, by name.
+
+The schemas under `workflow/schemas` are the one description of what each file may hold.
+"""
+
+import difflib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+from causal_priors.errors import UserError, refuse
+from causal_priors.scale import Scale, Size
+from causal_priors.yamlfile import load_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMAS = ROOT / "workflow" / "schemas"
+SCALES = ROOT / "workflow" / "config" / "scales"
+
+
+@dataclass(frozen=True)
+class Config:
+    """`workflow/config/config.yaml` with what the command line changed."""
+
+    scale: str
+    corpus: str
+    text_column: str
+    corpus_archives: str
+    allow_repeats: bool
+    allow_packed_blocks: bool
+    arms: tuple[str, ...]
+    results: str
+    preregistration: str
+
+
+@cache
+def _validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(load_yaml(SCHEMAS / f"{name}.schema.yaml"))
+
+
+def check_schema(data: Any, name: str, file: str | Path) -> None:
+    """Refuse `data` where it does not fit the schema `name`. Raises `UserError` naming file, key, value and remedy."""
+    errors = sorted(_validator(name).iter_errors(data), key=lambda error: [str(step) for step in error.absolute_path])
+    if errors:
+        raise _explain(errors[0], file)
+
+
+def _explain(error: ValidationError, file: str | Path) -> UserError:
+    where = ".".join(str(step) for step in error.absolute_path)
+    schema: Any = error.schema
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        known = list(schema.get("properties", {}))
+        unknown = next(key for key in error.instance if key not in known)
+        close = difflib.get_close_matches(str(unknown), known, n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
+        return refuse("is an unknown key", file=file, key=f"{where}.{unknown}".lstrip("."), remedy=remedy)
+    if error.validator == "required":
+        return refuse(error.message, file=file, key=where or None, remedy="add the key")
+    remedy = f"expected {error.validator} {error.validator_value}"
+    return refuse("has a wrong value", file=file, key=where or "(top level)", value=error.instance, remedy=remedy)
+
+
+def load_config(data: Any, file: str | Path) -> Config:
+    """Return the config in `data` (already parsed). Raises `UserError`."""
+    check_schema(data, "config", file)
+    return Config(**{**data, "arms": tuple(data["arms"])})
+
+
+def scale_file(name: str) -> Path:
+    """Path of the scale called `name`. Raises `UserError` naming the known ones."""
+    path = SCALES / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in SCALES.glob("*.yaml")))
+        raise refuse("is not a scale", key="scale", value=name, remedy=f"known scales: {known}")
+    return path
+
+
+def load_scale(path: str | Path) -> Scale:
+    """Return the scale in a YAML file.
+
+    Raises `UserError` for anything outside the schema, and for sizes that cannot work together.
+    """
+    data = load_yaml(path)
+    check_schema(data, "scale", path)
+    if data["name"] != Path(path).stem:
+        raise refuse("differs from the file's name", file=path, key="name", value=data["name"], remedy=f"write {Path(path).stem}")
+    sizes = {name: Size(**{key: _plain(key, value) for key, value in size.items()}) for name, size in data["sizes"].items()}
+    for name, size in sizes.items():
+        _check_size(path, f"sizes.{name}", size)
+    scale = Scale(**{**data, "max_corpus_repeats": float(data["max_corpus_repeats"]), "sizes": sizes})
+    _check_evaluation(path, scale)
+    return scale
+
+
+def _plain(key: str, value: Any) -> Any:
+    return float(value) if key in {"learning_rate", "warmup_fraction", "final_fraction"} else value
+
+
+def _check_size(path: str | Path, key: str, size: Size) -> None:
+    if size.width % size.heads:
+        raise refuse("is no multiple of heads", file=path, key=f"{key}.width", value=size.width, remedy=f"heads = {size.heads}")
+    if size.head_dim % 2:
+        raise refuse("gives an odd head dim, which RoPE cannot pair", file=path, key=f"{key}.width", value=size.width)
+    if size.train_length % 8:
+        remedy = "far mass is measured at w = L/8"
+        raise refuse("is no multiple of 8", file=path, key=f"{key}.train_length", value=size.train_length, remedy=remedy)
+    if size.tokens_per_step % (4 * size.train_length):
+        remedy = f"a step must hold whole windows of up to 4 L = {4 * size.train_length} tokens"
+        raise refuse("cannot be cut into windows", file=path, key=f"{key}.tokens_per_step", value=size.tokens_per_step, remedy=remedy)
+
+
+def _check_evaluation(path: str | Path, scale: Scale) -> None:
+    # The longest block is 8 x (4 L of size C).
+    longest = 8 * max(4 * scale.sizes["C"].train_length, scale.sizes["S"].train_length)
+    if scale.evaluation_tokens % longest:
+        remedy = f"make it a multiple of the longest evaluation block, {longest} tokens"
+        raise refuse("cannot be cut into blocks", file=path, key="evaluation_tokens", value=scale.evaluation_tokens, remedy=remedy)

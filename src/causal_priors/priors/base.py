@@ -1,0 +1,104 @@
+"""The one log-prior interface: what every positional bias offers to every attention implementation.
+
+Shape legend: B batch, H heads, T tokens of the window, R query rows asked for, S key columns asked for, C model width,
+D head dim. A log-prior adds b[i, j] to the attention logit of query i and key j <= i, after the 1/sqrt(D) scaling, in
+float32 or wider. Any block of rows and columns can be asked for; nothing needs all T x T at once.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What a positional module may know of the model it sits in."""
+
+    width: int
+    heads: int
+    head_dim: int
+    train_length: int
+
+
+@dataclass(frozen=True)
+class PriorContext:
+    """One question to a log-prior: these query rows against these key columns.
+
+    i_R, j_S: absolute positions in the window (int64). tokens: what `LogPrior.tokens` returned for this window (None
+    for priors of distance alone).
+    """
+
+    i_R: Tensor
+    j_S: Tensor
+    tokens: Any = None
+
+    def distance_RS(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Lag d = i - j, clamped at 0 where j > i (those pairs are masked by the caller)."""
+        return (self.i_R[:, None] - self.j_S[None, :]).clamp_min(0).to(dtype)
+
+
+class LogPrior(nn.Module):
+    """A positional bias b[i, j]. Subclasses take (geometry, generator, **options of the arm's row).
+
+    `generator` is the positional parameters' own random stream: a prior must draw its initial values from it alone, so
+    that all other weights are the same in every arm.
+    """
+
+    def __init__(self, geometry: Geometry, generator: torch.Generator) -> None:
+        super().__init__()
+        self.geometry = geometry
+
+    def tokens(self, x_BTC: Tensor, q_BHTD: Tensor, k_BHTD: Tensor) -> Any:
+        """Per-token quantities of a window, computed once: gates, their running sums. None where position is all.
+
+        x is the normed input of the attention layer, q and k the content projections before any rotation.
+        """
+        return None
+
+    def forward(self, context: PriorContext) -> Tensor:
+        """Return b of shape [B or 1, H, R, S] in float32 (float64 where the model is). Values at j > i are finite and unused."""
+        raise NotImplementedError
+
+    def parameters_report(self) -> dict[str, list[float]]:
+        """Positional quantities per head worth logging over training, e.g. {"exponent": [...]}. Empty if there are none."""
+        return {}
+
+    def summable(self) -> bool | None:
+        """Does sum over d of exp(b(d)) converge in every head? None: it depends on the data (theory.md 7)."""
+        return None
+
+
+class BoundPrior:
+    """A log-prior with the tokens of one window: what an attention implementation is handed.
+
+    Call it with rows and columns for a block of biases. `tensors()` lists what the biases may be differentiated by.
+    """
+
+    def __init__(self, prior: LogPrior, tokens: Any = None) -> None:
+        self.prior = prior
+        self.token_state = tokens
+
+    def __call__(self, i_R: Tensor, j_S: Tensor) -> Tensor:
+        return self.prior(PriorContext(i_R, j_S, self.token_state))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every tensor through which a gradient may leave the biases: parameters and per-token quantities."""
+        leaves = [parameter for parameter in self.prior.parameters() if parameter.requires_grad]
+        return (*leaves, *_tensors_in(self.token_state))
+
+    def distance_form(self) -> tuple[str, Tensor] | None:
+        """("log" | "linear", coefficient [H]) if b = -coefficient * ln(1+d) or -coefficient * d; a kernel may fuse it."""
+        form = getattr(self.prior, "distance_form", None)
+        return None if form is None else form()
+
+
+def _tensors_in(state: Any) -> tuple[Tensor, ...]:
+    if isinstance(state, Tensor):
+        return (state,) if state.requires_grad else ()
+    if isinstance(state, dict):
+        state = tuple(state.values())
+    if isinstance(state, (tuple, list)):
+        return tuple(leaf for part in state for leaf in _tensors_in(part))
+    return ()

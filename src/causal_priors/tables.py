@@ -1,0 +1,125 @@
+"""The project's parquet kinds: one tidy schema each, with a version, documented here and nowhere else.
+
+`write_table` puts the kind and version into the file's metadata; `read_table` refuses a file of another kind, another
+version or with other columns. Nothing here imports torch.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from causal_priors.artifacts import atomic_path
+from causal_priors.errors import refuse
+
+VERSION = "1"
+
+_text, _i8, _i16, _i32, _i64, _f64 = (
+    pa.string(),
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.float64(),
+)
+
+SCHEMAS: dict[str, pa.Schema] = {
+    # One row per measured quantity of one checkpoint.
+    #   stage        "evaluate" (float32) or "intervene" (before and after a bias edit)
+    #   dtype        arithmetic of the forward pass: "float32" | "float64" | "bfloat16"
+    #   variant      "plain" | "yarn" | "yarn-code" | "cap" | "repair" | an exploratory edit's name
+    #   quantity     "loss" (nats per target, mean over the `count` targets of one window and position bin)
+    #                "far_mass" (share of attention at distance >= far_window, mean over the last far_window queries,
+    #                            all heads and layers, of one window; count = heads x layers x far_window)
+    #                "far_mass_head" (the same per layer and head, mean over all windows; block = window = -1)
+    #                "exponent" (per layer and head; length = 0)
+    #   length       window length n in tokens; the block of 8L + 1 tokens is cut into 8L / n windows
+    #   bin          0..3: target positions 1..L, L+1..2L, 2L+1..4L, 4L+1..8L; -1 where it does not apply
+    #   block, window, layer, head, far_window: -1 where they do not apply
+    "evaluation": pa.schema(
+        [
+            ("run", _text),
+            ("size", _text),
+            ("arm", _text),
+            ("train_length", _i32),
+            ("seed", _i16),
+            ("stage", _text),
+            ("dtype", _text),
+            ("variant", _text),
+            ("quantity", _text),
+            ("length", _i32),
+            ("block", _i32),
+            ("window", _i32),
+            ("bin", _i8),
+            ("far_window", _i32),
+            ("layer", _i16),
+            ("head", _i16),
+            ("value", _f64),
+            ("count", _i64),
+        ]
+    ),
+    # One row per training step; loss in nats per target before the step's update, grad_norm before clipping.
+    "losses": pa.schema([("step", _i32), ("loss", _f64), ("lr", _f64), ("grad_norm", _f64)]),
+    # Positional parameters over training: one row per logged step, layer and head (or plane).
+    #   quantity     the key of LogPrior.parameters_report(), e.g. "exponent", "slope"
+    "positions": pa.schema(
+        [("step", _i32), ("layer", _i16), ("head", _i16), ("quantity", _text), ("value", _f64)]
+    ),
+    # One row per document of a tokenised split, in shard order. offset and tokens count tokens; sha256 is that of the
+    # document's cleaned UTF-8 text.
+    "documents": pa.schema(
+        [
+            ("document", _text),
+            ("split", _text),
+            ("shard", _text),
+            ("offset", _i64),
+            ("tokens", _i64),
+            ("sha256", _text),
+        ]
+    ),
+}
+
+
+def write_table(
+    frame: pd.DataFrame, path: str | Path, kind: str, metadata: dict[str, str] | None = None
+) -> None:
+    """Write `frame` as a parquet file of `kind`, whole or not at all, with the kind's column order and types."""
+    schema = SCHEMAS[kind]
+    table = pa.Table.from_pandas(frame[schema.names], schema=schema, preserve_index=False)
+    stamp = {"kind": kind, "version": VERSION, **(metadata or {})}
+    with atomic_path(path) as temporary:
+        pq.write_table(table.replace_schema_metadata(stamp), temporary, compression="zstd")
+
+
+def read_table(path: str | Path, kind: str, remedy: str = "") -> pd.DataFrame:
+    """Return a parquet file of `kind` as a data frame.
+
+    Raises `UserError` where the file is missing, damaged, of another kind or version, or has other columns.
+    """
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        problem = str(error).splitlines()[0]
+        raise refuse(f"cannot be read as parquet ({problem})", file=path, remedy=remedy) from error
+    stamp = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+    if (stamp.get("kind"), stamp.get("version")) != (kind, VERSION):
+        found = f"{stamp.get('kind')} version {stamp.get('version')}"
+        raise refuse(
+            f"holds {found}, not {kind} version {VERSION}", file=path, remedy=remedy
+        )
+    if not table.schema.equals(SCHEMAS[kind], check_metadata=False):
+        raise refuse(f"has other columns than a table of {kind}", file=path, remedy=remedy)
+    return table.to_pandas()
+
+
+def read_metadata(path: str | Path) -> dict[str, str]:
+    """Return a parquet file's own metadata as text.
+
+    Raises `UserError` where it cannot be read.
+    """
+    try:
+        stamp = pq.read_schema(path).metadata or {}
+    except (OSError, pa.ArrowException) as error:
+        raise refuse(f"cannot be read as parquet ({error})", file=path) from error
+    return {key.decode(): value.decode() for key, value in stamp.items()}

@@ -1,0 +1,106 @@
+"""YAML as plain data, without its traps.
+
+Only `true` and `false` are booleans; `yes`, `on`, `1e-3` and other spellings that YAML 1.1 reads in a surprising way are
+refused with the spelling to use. Duplicate keys, aliases (the means of a YAML bomb), and files above 1 MB are refused.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from causal_priors.errors import UserError, refuse
+
+MAX_BYTES = 1 << 20
+_BOOLEAN_WORDS = {"yes", "no", "on", "off", "y", "n"}
+_LOOKS_NUMERIC = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?|\d+(:\d+)+")
+_INT_TAG, _FLOAT_TAG = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_PLAIN_INT = re.compile(r"[-+]?(0|[1-9]\d*)")
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that refuses what a reader of the file would misread."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            event = self.peek_event()
+            raise _trap(event.start_mark, f"*{event.anchor}", "aliases are refused", "write the value out")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            if not isinstance(key, str):
+                raise _trap(key_node.start_mark, key, "is not a text key", "put it in quotes")
+            if key in seen:
+                raise _trap(key_node.start_mark, key, "stands twice", "keep one")
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+    def plain_scalar(self, node: Any) -> Any:
+        if node.style is None:
+            if node.value.lower() in _BOOLEAN_WORDS:
+                remedy = "write true or false, or put it in quotes"
+                raise _trap(node.start_mark, node.value, "is read differently by different YAML readers", remedy)
+            if _LOOKS_NUMERIC.fullmatch(node.value):
+                remedy = "write it in full, as 0.001, or put it in quotes"
+                raise _trap(node.start_mark, node.value, "looks like a number but YAML reads text", remedy)
+        return self.construct_scalar(node)
+
+    def plain_int(self, node: Any) -> Any:
+        if not _PLAIN_INT.fullmatch(node.value):
+            raise _trap(node.start_mark, node.value, "is not a plain decimal number", "write it in full, or put it in quotes")
+        return int(node.value)
+
+    def plain_date(self, node: Any) -> Any:
+        raise _trap(node.start_mark, node.value, "is read as a date", "put it in quotes")
+
+
+# PyYAML turns yes/no/on/off into booleans; here they stay words, which `plain_scalar` then refuses.
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, rule) for tag, rule in rules if tag != "tag:yaml.org,2002:bool"]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))  # type: ignore[no-untyped-call]
+_Loader.add_constructor("tag:yaml.org,2002:str", _Loader.plain_scalar)
+_Loader.add_constructor(_INT_TAG, _Loader.plain_int)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.plain_date)
+
+
+class _TrapError(Exception):
+    pass
+
+
+def _trap(mark: Any, value: Any, problem: str, remedy: str) -> _TrapError:
+    return _TrapError(mark.line + 1, value, problem, remedy)
+
+
+def parse_yaml(text: str, file: str | Path) -> Any:
+    """Return the data in `text`; `file` is named in errors. Raises `UserError`."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
+    except _TrapError as trap:
+        line, value, problem, remedy = trap.args
+        raise refuse(problem, file=f"{file}: line {line}", value=value, remedy=remedy) from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        problem = " ".join(str(error).split()) or type(error).__name__
+        raise refuse(f"is not YAML ({problem[:300]})", file=file) from None
+
+
+def load_yaml(path: str | Path) -> Any:
+    """Return the data in a YAML file. Raises `UserError` where it is missing, too large, not UTF-8 or not plain YAML."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise refuse("is larger than 1 MB", file=file, remedy="is this the right file?")
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise refuse(f"cannot be read ({error.strerror})", file=file) from error
+    except UnicodeDecodeError as error:
+        raise refuse(f"is not UTF-8 ({error.reason} at byte {error.start})", file=file) from error
+    data = parse_yaml(text, file)
+    if data is None:
+        raise UserError(f"{file}: is empty")
+    return data

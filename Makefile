@@ -1,0 +1,57 @@
+# `make reproduce` and `make test` do all the set-up they need, in a fresh clone too.
+# Variables: PYTHON (3.11 or newer), SCALE (nano, micro, mini, paper), CORES.
+
+PYTHON ?= python3
+SCALE ?= micro
+CORES ?= all
+BIN := .venv/bin
+SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --config scale=$(SCALE)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev reproduce verdicts test test-all lint clean clean-all
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+setup: .venv/ready ## make the environment in .venv
+setup-dev: .venv/ready-dev
+
+reproduce: setup ## run the whole study at SCALE and print the verdicts
+	$(SNAKEMAKE)
+	@$(BIN)/python -m causal_priors verdicts --scale $(SCALE)
+
+verdicts: setup ## print the last verdict table
+	@$(BIN)/python -m causal_priors verdicts --scale $(SCALE)
+
+test: lint ## the quick suite: lint, types, unit, numerics, a nano study through the Snakefile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-all: lint ## everything, the slow tests included
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m ""
+
+lint: setup-dev ## ruff, mypy, snakefmt, snakemake --lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakemake --lint
+
+clean: ## remove what was generated at SCALE
+	rm -rf results/$(SCALE)
+
+clean-all: ## remove every generated file, the corpus, caches and the environment
+	find results -mindepth 1 -maxdepth 1 ! -name reference -exec rm -rf {} + 2>/dev/null || true
+	rm -rf .venv .snakemake .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+
+.venv/ready: envs/cpu.txt pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r envs/cpu.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/ready-dev: envs/dev.txt .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r envs/dev.txt
+	@touch $@

@@ -4,14 +4,17 @@
 version or with other columns. Nothing here imports torch.
 """
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from causal_priors.artifacts import atomic_path
-from causal_priors.errors import refuse
+from causal_priors.errors import UserError, refuse
 
 VERSION = "1"
 
@@ -63,9 +66,11 @@ SCHEMAS: dict[str, pa.Schema] = {
     "losses": pa.schema([("step", _i32), ("loss", _f64), ("lr", _f64), ("grad_norm", _f64)]),
     # Positional parameters over training: one row per logged step, layer and head (or plane).
     #   quantity     the key of LogPrior.parameters_report(), e.g. "exponent", "slope"
-    "positions": pa.schema(
-        [("step", _i32), ("layer", _i16), ("head", _i16), ("quantity", _text), ("value", _f64)]
-    ),
+    "positions": pa.schema([("step", _i32), ("layer", _i16), ("head", _i16), ("quantity", _text), ("value", _f64)]),
+    # One row per document of a corpus, in corpus order (file by file, row by row).
+    #   bytes, sha256  of the document's cleaned UTF-8 text
+    #   split          "train" | "heldout" | "duplicate" (the same text stands earlier; left out)
+    "corpus": pa.schema([("document", _text), ("bytes", _i64), ("sha256", _text), ("split", _text)]),
     # One row per document of a tokenised split, in shard order. offset and tokens count tokens; sha256 is that of the
     # document's cleaned UTF-8 text.
     "documents": pa.schema(
@@ -81,9 +86,7 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 
 
-def write_table(
-    frame: pd.DataFrame, path: str | Path, kind: str, metadata: dict[str, str] | None = None
-) -> None:
+def write_table(frame: pd.DataFrame, path: str | Path, kind: str, metadata: dict[str, str] | None = None) -> None:
     """Write `frame` as a parquet file of `kind`, whole or not at all, with the kind's column order and types."""
     schema = SCHEMAS[kind]
     table = pa.Table.from_pandas(frame[schema.names], schema=schema, preserve_index=False)
@@ -100,17 +103,41 @@ def read_table(path: str | Path, kind: str, remedy: str = "") -> pd.DataFrame:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        problem = str(error).splitlines()[0]
-        raise refuse(f"cannot be read as parquet ({problem})", file=path, remedy=remedy) from error
-    stamp = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-    if (stamp.get("kind"), stamp.get("version")) != (kind, VERSION):
-        found = f"{stamp.get('kind')} version {stamp.get('version')}"
-        raise refuse(
-            f"holds {found}, not {kind} version {VERSION}", file=path, remedy=remedy
-        )
-    if not table.schema.equals(SCHEMAS[kind], check_metadata=False):
-        raise refuse(f"has other columns than a table of {kind}", file=path, remedy=remedy)
-    return table.to_pandas()
+        raise _unreadable(error, path, remedy) from error
+    _check_kind(table.schema, path, kind, remedy)
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
+
+
+@contextmanager
+def table_writer(path: str | Path, kind: str) -> Iterator[Callable[[Mapping[str, Sequence[Any]]], None]]:
+    """Yield a function that appends rows, given as columns, to a parquet file of `kind` that need not fit in memory.
+
+    The file appears at `path` when the block ends without an exception.
+    """
+    schema = SCHEMAS[kind].with_metadata({"kind": kind, "version": VERSION})
+
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+
+        def append(columns: Mapping[str, Sequence[Any]]) -> None:
+            arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+
+        yield append
+
+
+def iter_table(path: str | Path, kind: str, remedy: str = "") -> Iterator[dict[str, list[Any]]]:
+    """Yield a parquet file of `kind` in order, some thousand rows at a time, as columns of Python values.
+
+    Raises `UserError` as `read_table` does.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            _check_kind(file.schema_arrow, path, kind, remedy)
+            for batch in file.iter_batches(batch_size=4096):
+                yield batch.to_pydict()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise _unreadable(error, path, remedy) from error
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
@@ -123,3 +150,17 @@ def read_metadata(path: str | Path) -> dict[str, str]:
     except (OSError, pa.ArrowException) as error:
         raise refuse(f"cannot be read as parquet ({error})", file=path) from error
     return {key.decode(): value.decode() for key, value in stamp.items()}
+
+
+def _unreadable(error: Exception, path: str | Path, remedy: str) -> UserError:
+    problem = (str(error) or type(error).__name__).splitlines()[0]
+    return refuse(f"cannot be read as parquet ({problem})", file=path, remedy=remedy)
+
+
+def _check_kind(schema: Any, path: str | Path, kind: str, remedy: str) -> None:
+    stamp = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+    if (stamp.get("kind"), stamp.get("version")) != (kind, VERSION):
+        found = f"{stamp.get('kind')} version {stamp.get('version')}"
+        raise refuse(f"holds {found}, not {kind} version {VERSION}", file=path, remedy=remedy)
+    if not schema.equals(SCHEMAS[kind], check_metadata=False):
+        raise refuse(f"has other columns than a table of {kind}", file=path, remedy=remedy)

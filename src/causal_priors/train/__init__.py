@@ -1,0 +1,1 @@
+"""Training: the loop, its optimiser, its resume state and its checkpoints."""

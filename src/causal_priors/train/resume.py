@@ -42,7 +42,9 @@ def save_state(state: TrainingState, folder: Path, fingerprint: dict[str, Any]) 
     """Write `state` to `folder`, whole or not at all. Raises `UserError` where the disk is full or read-only."""
     tensors = {f"optimizer.{name}": tensor for name, tensor in state.optimizer.items()}
     tensors["losses"] = torch.tensor(state.losses, dtype=torch.float64).reshape(-1, 3)
-    tensors["positions"] = torch.tensor(state.positions, dtype=torch.float64).reshape(len(state.positions), -1)
+    # Shaped by hand: an arm without positional quantities logs rows of none.
+    columns = len(state.positions[0]) if state.positions else 0
+    tensors["positions"] = torch.tensor(state.positions, dtype=torch.float64).reshape(len(state.positions), columns)
     header: dict[str, Any] = {"step": state.step, "diverged_at": state.diverged_at, "fingerprint": fingerprint}
     header["digest"] = _digest(tensors, header)
     with atomic_path(folder / STATE_FILE) as temporary:

@@ -77,22 +77,34 @@ def _prior(name: str, module: str = DISTANCE, **options: Any) -> Part:
 
 FREE_LOG = _prior("LogDistance", exponents="free")
 
+
+def _margin(tolerance: float) -> Part:
+    """Exponents above 1 + delta, where delta is what the theory stage finds for this tolerance of far-mass growth."""
+    return _prior("LogDistance", exponents="margin", tolerance=tolerance)
+
+
 _ROWS = (
     Arm("rope", "B0, softmax", rotation=ROPE),
     Arm("rope-logn", "log-n softmax", rotation=ROPE, log_n=True),
     Arm("nope", "no position; control"),
+    Arm("grape-m", "GRAPE-M", rotation=Part(f"{ROTARY}:LearnedFrequencies", {"base": 10_000.0})),
     Arm("log", "P1, log bias", rotation=ROPE, log_prior=FREE_LOG),
     Arm("log-fixed", "P2", rotation=ROPE, log_prior=_prior("LogDistance", exponents="fixed")),
+    Arm("kerple", "P3, KERPLE", rotation=ROPE, log_prior=_prior("Kerple")),
     Arm("alibi", "P4, ALiBi", rotation=ROPE, log_prior=_prior("ALiBi")),
     Arm("log-norope", "P5", log_prior=FREE_LOG),
     Arm("log-logn", "P6", rotation=ROPE, log_n=True, log_prior=FREE_LOG),
     Arm("log-gt1", "LC, exponent > 1", rotation=ROPE, log_prior=_prior("LogDistance", exponents="above-one")),
     Arm("log-lt1", "LC, exponent < 1", rotation=ROPE, log_prior=_prior("LogDistance", exponents="below-one")),
+    Arm("log-margin-t050", "P1, exponent >= 1 + delta(.05)", rotation=ROPE, log_prior=_margin(0.05)),
+    Arm("log-margin-t020", "P1, exponent >= 1 + delta(.02)", rotation=ROPE, log_prior=_margin(0.02)),
+    Arm("log-margin-t005", "P1, exponent >= 1 + delta(.005)", rotation=ROPE, log_prior=_margin(0.005)),
     Arm("fox", "FoX", log_prior=_prior("ForgetGate", PATH)),
     Arm("cable", "CABLE", log_prior=_prior("Cable", PATH)),
     Arm("cable-lr", "CABLE, default lr", log_prior=_prior("Cable", PATH), position_lr=1.0),
     Arm("ot-50", "O1 at .5", rotation=ROPE, transport=Transport(0.5)),
     Arm("ot-75", "O1", rotation=ROPE, transport=Transport(0.75)),
+    Arm("alibi-ot", "O2", rotation=ROPE, log_prior=_prior("ALiBi"), transport=Transport(0.75)),
 )  # fmt: skip
 
 ARMS: Mapping[str, Arm] = MappingProxyType({arm.key: arm for arm in _ROWS})

@@ -46,6 +46,9 @@ class LogPrior(nn.Module):
     that all other weights are the same in every arm.
     """
 
+    # True where b[i, j] never rises as j moves away from i: then repair makes any such prior summable.
+    non_increasing: bool = False
+
     def __init__(self, geometry: Geometry, generator: torch.Generator) -> None:
         super().__init__()
         self.geometry = geometry
@@ -58,11 +61,11 @@ class LogPrior(nn.Module):
         return None
 
     def forward(self, context: PriorContext) -> Tensor:
-        """Return b of shape [B or 1, H, R, S] in float32 (float64 where the model is). Values at j > i are finite and unused."""
+        """Return b [B or 1, H, R, S] in float32 (float64 where the model is); values at j > i are finite and unused."""
         raise NotImplementedError
 
     def parameters_report(self) -> dict[str, list[float]]:
-        """Positional quantities per head worth logging over training, e.g. {"exponent": [...]}. Empty if there are none."""
+        """Positional quantities per head worth logging over training, e.g. {"exponent": [...]}; empty without any."""
         return {}
 
     def summable(self) -> bool | None:
@@ -81,15 +84,26 @@ class BoundPrior:
         self.token_state = tokens
 
     def __call__(self, i_R: Tensor, j_S: Tensor) -> Tensor:
-        return self.prior(PriorContext(i_R, j_S, self.token_state))
+        """Biases [B or 1, H, R, S] of query rows i_R against key columns j_S."""
+        bias_BHRS: Tensor = self.prior(PriorContext(i_R, j_S, self.token_state))
+        return bias_BHRS
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Every tensor through which a gradient may leave the biases: parameters and per-token quantities."""
         leaves = [parameter for parameter in self.prior.parameters() if parameter.requires_grad]
         return (*leaves, *_tensors_in(self.token_state))
 
+    def isolated(self) -> "BoundPrior":
+        """The same biases over leaves: per-token quantities cut from the graph that made them.
+
+        For implementations that differentiate blocks of biases by themselves: `torch.autograd.grad(block,
+        isolated.tensors())` stops at these leaves. Through the attached ones it would run on to the parameters that
+        made the gates and count those twice. Same order as `tensors()`.
+        """
+        return BoundPrior(self.prior, _cut(self.token_state))
+
     def distance_form(self) -> tuple[str, Tensor] | None:
-        """("log" | "linear", coefficient [H]) if b = -coefficient * ln(1+d) or -coefficient * d; a kernel may fuse it."""
+        """("log" | "linear", coefficient [H]) if b = -coefficient * ln(1+d) or -coefficient * d, for kernels that fuse."""
         form = getattr(self.prior, "distance_form", None)
         return None if form is None else form()
 
@@ -102,3 +116,15 @@ def _tensors_in(state: Any) -> tuple[Tensor, ...]:
     if isinstance(state, (tuple, list)):
         return tuple(leaf for part in state for leaf in _tensors_in(part))
     return ()
+
+
+def _cut(state: Any) -> Any:
+    if isinstance(state, Tensor):
+        return state.detach().requires_grad_(state.requires_grad)
+    if isinstance(state, dict):
+        return {name: _cut(part) for name, part in state.items()}
+    if isinstance(state, tuple) and hasattr(state, "_fields"):
+        return type(state)(*(_cut(part) for part in state))
+    if isinstance(state, (tuple, list)):
+        return type(state)(_cut(part) for part in state)
+    return state

@@ -1,0 +1,131 @@
+"""Rotations of queries and keys: RoPE, its YaRN stretch at evaluation, and GRAPE-M's learned frequencies.
+
+Shape legend: B batch, H heads, T tokens, D head dim, M = D/2 planes. Channel m is paired with channel m + M (half
+split) and both turn by +angle = position * theta_m. Angles are computed in float64, tables are kept in the dtype of the
+rotation's arithmetic (float32 at least): an angle of 16k radians in float32 would be off by a thousandth.
+"""
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from causal_priors.errors import refuse
+from causal_priors.priors.base import Geometry
+
+
+def rope_frequencies(head_dim: int, base: float) -> tuple[float, ...]:
+    """theta_m = base^(-2m/D) for m < D/2, in radians a token (B.1)."""
+    return tuple(base ** (-2 * m / head_dim) for m in range(head_dim // 2))
+
+
+def yarn_temperature(stretch: float) -> float:
+    """YaRN's factor on the cos and sin of both q and k, 0.1 ln s + 1; logits grow by its square (B.11)."""
+    return 0.1 * math.log(stretch) + 1 if stretch > 1 else 1.0
+
+
+def yarn_frequencies(
+    frequencies: tuple[float, ...], base: float, train_length: int, stretch: float, ramp: str = "paper"
+) -> tuple[float, ...]:
+    """Frequencies after YaRN's static stretch s = n / L (B.11): kept in planes that turn often in L, else divided by s.
+
+    ramp: `paper` is linear in the number of turns (1 to 32), `code` linear in the plane's index, as the reference code
+    does it. s <= 1 changes nothing. Raises `UserError` for another ramp.
+    """
+    if ramp not in ("paper", "code"):
+        raise refuse("is not a YaRN ramp", key="ramp", value=ramp, remedy="use paper or code")
+    if stretch <= 1:
+        return frequencies
+    head_dim = 2 * len(frequencies)
+
+    def plane(turns: float) -> float:
+        return head_dim * math.log(train_length / (2 * math.pi * turns)) / (2 * math.log(base))
+
+    low, high = max(math.floor(plane(32)), 0), float(min(math.ceil(plane(1)), head_dim - 1))
+    if low == high:
+        high += 0.001
+    stretched = []
+    for m, theta in enumerate(frequencies):
+        turns = train_length * theta / (2 * math.pi)
+        keep = (turns - 1) / (32 - 1) if ramp == "paper" else 1 - (m - low) / (high - low)
+        keep = min(max(keep, 0.0), 1.0)
+        stretched.append((1 - keep) * theta / stretch + keep * theta)
+    return tuple(stretched)
+
+
+@lru_cache(maxsize=16)
+def _tables(
+    frequencies: tuple[float, ...], temperature: float, rows: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    theta_M = torch.tensor(frequencies, dtype=torch.float64)
+    angle_TM = torch.arange(rows, dtype=torch.float64)[:, None] * theta_M
+    cos_TM, sin_TM = (angle_TM.cos() * temperature), (angle_TM.sin() * temperature)
+    return cos_TM.to(dtype).to(device), sin_TM.to(dtype).to(device)
+
+
+def _table_dtype(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+class _Turn(torch.autograd.Function):
+    """Rotation by constant tables; the gradient is the rotation by the opposite angle, so nothing of x is kept."""
+
+    @staticmethod
+    def forward(ctx, x, cos_TM, sin_TM):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(cos_TM, sin_TM)
+        return turn(x, cos_TM, sin_TM)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        cos_TM, sin_TM = ctx.saved_tensors
+        return turn(grad, cos_TM, -sin_TM), None, None
+
+
+def turn(x: Tensor, cos_TM: Tensor, sin_TM: Tensor) -> Tensor:
+    """Rotate x [..., T, D] by tables [T, D/2]. Contiguous, in the dtype of x."""
+    first, second = x.chunk(2, dim=-1)
+    out = torch.cat((first * cos_TM - second * sin_TM, second * cos_TM + first * sin_TM), dim=-1)
+    return out.to(x.dtype)
+
+
+class RoPE(nn.Module):
+    """Rotary position embedding (Su et al. 2021), no parameters; `stretch` turns YaRN on or off for evaluation."""
+
+    def __init__(self, geometry: Geometry, generator: torch.Generator, base: float = 10_000.0) -> None:
+        super().__init__()
+        self.base = base
+        self.train_length = geometry.train_length
+        self.plain = rope_frequencies(geometry.head_dim, base)
+        self.frequencies, self.temperature = self.plain, 1.0
+
+    def stretch(self, length: int | None, ramp: str = "paper") -> None:
+        """Use YaRN for windows of `length` tokens (static s = length / L); None returns to plain RoPE."""
+        factor = 1.0 if length is None else length / self.train_length
+        self.frequencies = yarn_frequencies(self.plain, self.base, self.train_length, factor, ramp)
+        self.temperature = yarn_temperature(factor)
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """Rotate x [..., T, D], whose tokens stand at positions start, start + 1, ..."""
+        stop = start + x.shape[-2]
+        # A power of two of rows, so that decoding token by token does not build a table a token.
+        rows = 1 << (stop - 1).bit_length()
+        cos_TM, sin_TM = _tables(self.frequencies, self.temperature, rows, _table_dtype(x), x.device)
+        turned: Tensor = _Turn.apply(x, cos_TM[start:stop], sin_TM[start:stop])  # type: ignore[no-untyped-call]
+        return turned
+
+
+class LearnedFrequencies(nn.Module):
+    """GRAPE-M as trained in its source: RoPE with learned theta_m = exp(lambda_m / 16), one vector a layer (B.7.1)."""
+
+    def __init__(self, geometry: Geometry, generator: torch.Generator, base: float = 10_000.0) -> None:
+        super().__init__()
+        start = [16 * math.log(theta) for theta in rope_frequencies(geometry.head_dim, base)]
+        self.lambda_M = nn.Parameter(torch.tensor(start, dtype=torch.float32))
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """Rotate x [..., T, D], whose tokens stand at positions start, start + 1, ..."""
+        i_T = torch.arange(start, start + x.shape[-2], dtype=torch.float64, device=x.device)
+        angle_TM = i_T[:, None] * torch.exp(self.lambda_M.double() / 16)
+        dtype = _table_dtype(x)
+        return turn(x, angle_TM.cos().to(dtype), angle_TM.sin().to(dtype))

@@ -1,0 +1,215 @@
+"""The transformer: a GPT-2 block in which only position differs from arm to arm.
+
+Shape legend: B batch, T tokens, C width, H heads, D head dim, V vocabulary. Pre-LayerNorm, biases everywhere,
+tanh-GELU, tied embedding, no dropout, no position embedding (study.md 1). What is unusual: everything that knows about position
+(rotation, log-prior) draws its initial values from a random stream of its own, so all other weights are bit-equal in
+every arm of a size; and `forward` returns losses, never logits, so that a large vocabulary is walked in pieces.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from causal_priors.arms import Arm, Part
+from causal_priors.attention.dispatch import attend
+from causal_priors.errors import refuse
+from causal_priors.priors.base import BoundPrior, Geometry, LogPrior
+from causal_priors.scale import Size
+
+INIT_STD = 0.02
+# Torch's CPU generator keeps 32 bits of a seed; this offset keeps the positional stream apart from any run's own seed.
+_POSITION_STREAM = 0x9E3779B9
+# Logits held at once, in numbers: 256 MB in float32. At a small scale everything fits and nothing is recomputed.
+_LOGIT_NUMBERS = 1 << 26
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed % 2**32)
+
+
+def _build(part: Part | None, geometry: Geometry, generator: torch.Generator, margin: float | None) -> Any:
+    """A positional part of an arm. An option `tolerance` stands for the margin that the theory stage found for it."""
+    if part is None:
+        return None
+    options = dict(part.options)
+    if options.pop("tolerance", None) is not None:
+        options["margin"] = margin
+    return part.load()(geometry, generator, **options)
+
+
+class Block(nn.Module):
+    """One layer: attention, then a multilayer perceptron, each on a normed copy of the residual stream."""
+
+    def __init__(
+        self, size: Size, arm: Arm, geometry: Geometry, position: torch.Generator, margin: float | None
+    ) -> None:
+        super().__init__()
+        width = size.width
+        self.arm, self.geometry = arm, geometry
+        self.attention_norm = nn.LayerNorm(width, eps=1e-5)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.mlp_norm = nn.LayerNorm(width, eps=1e-5)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+        self.rotation = _build(arm.rotation, geometry, position, margin)
+        self.log_prior: LogPrior | None = _build(arm.log_prior, geometry, position, margin)
+
+    def draw(self, content: torch.Generator, residual_std: float) -> None:
+        """Draw the weights that have nothing to do with position."""
+        for layer, std in (
+            (self.qkv, INIT_STD),
+            (self.out, residual_std),
+            (self.up, INIT_STD),
+            (self.down, residual_std),
+        ):
+            nn.init.normal_(layer.weight, std=std, generator=content)
+            nn.init.zeros_(layer.bias)
+
+    def project(self, x_BTC: Tensor) -> tuple[Tensor, Tensor, Tensor, BoundPrior | None]:
+        """Queries and keys [B, H, T, D] ready to be multiplied, values, and the log-prior bound to this window."""
+        batch, length, _ = x_BTC.shape
+        normed = self.attention_norm(x_BTC)
+        qkv = self.qkv(normed).view(batch, length, 3, self.geometry.heads, self.geometry.head_dim)
+        qkv = qkv.permute(2, 0, 3, 1, 4)
+        prior = None
+        if self.log_prior is not None:
+            prior = BoundPrior(self.log_prior, self.log_prior.tokens(normed, qkv[0], qkv[1]))
+        turned = qkv[:2] if self.rotation is None else self.rotation(qkv[:2])
+        q_BHTD, k_BHTD, v_BHTD = turned[0], turned[1], qkv[2]
+        if self.arm.log_n:
+            q_BHTD = q_BHTD * log_n_scale(length, self.geometry.train_length, q_BHTD)
+        return q_BHTD, k_BHTD, v_BHTD, prior
+
+    def forward(self, x_BTC: Tensor, far_windows: Sequence[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
+        """The next residual stream, and far mass [B, H] per window asked for."""
+        q_BHTD, k_BHTD, v_BHTD, prior = self.project(x_BTC)
+        mixed_BHTD = attend(q_BHTD, k_BHTD, v_BHTD, prior, self.arm.transport)
+        x_BTC = x_BTC + self.out(mixed_BHTD.transpose(1, 2).reshape(x_BTC.shape))
+        x_BTC = x_BTC + self.down(F.gelu(self.up(self.mlp_norm(x_BTC)), approximate="tanh"))
+        if not far_windows:
+            return x_BTC, {}
+        from causal_priors.attention.rows import far_mass
+
+        return x_BTC, far_mass(q_BHTD, k_BHTD, prior, self.arm.transport, far_windows)
+
+
+def log_n_scale(length: int, train_length: int, like: Tensor) -> Tensor:
+    """Factor ln n_i / ln L of each query row, n_i = i + 1: [T, 1] (B.2b). It multiplies the content logit only."""
+    n_T = torch.arange(1, length + 1, dtype=torch.float64, device=like.device)
+    return (n_T.log() / math.log(train_length)).to(like.dtype)[:, None]
+
+
+class Transformer(nn.Module):
+    """A language model of one size and arm. The same `init_seed` gives the same non-positional weights in every arm."""
+
+    def __init__(
+        self,
+        size: Size,
+        vocabulary: int,
+        arm: Arm,
+        train_length: int,
+        init_seed: int,
+        margins: Mapping[str, float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.arm, self.train_length = arm, train_length
+        margin = (margins or {}).get(arm.key)
+        if margin is None and arm.log_prior is not None and "tolerance" in arm.log_prior.options:
+            raise refuse("needs a margin from the theory stage", key="arm", value=arm.key, remedy="run stage `margins`")
+        geometry = Geometry(size.width, size.heads, size.head_dim, train_length)
+        content, position = _generator(init_seed), _generator(init_seed + _POSITION_STREAM)
+        self.embedding = nn.Embedding(vocabulary, size.width)
+        self.blocks = nn.ModuleList(Block(size, arm, geometry, position, margin) for _ in range(size.depth))
+        self.final_norm = nn.LayerNorm(size.width, eps=1e-5)
+        nn.init.normal_(self.embedding.weight, std=INIT_STD, generator=content)
+        for block in self.layers:
+            block.draw(content, INIT_STD / math.sqrt(2 * size.depth))
+
+    @property
+    def layers(self) -> list[Block]:
+        """The blocks, typed."""
+        return [cast(Block, block) for block in self.blocks]
+
+    def forward(self, ids_BT: Tensor, targets_BT: Tensor, far_windows: Sequence[int] = ()) -> Any:
+        """Loss of each target in nats, [B, T], float32 at least.
+
+        With `far_windows` (tokens) also the far mass of each: {w: [depth, B, H]}, the attention mass on keys at
+        distance d >= w, averaged over the last w queries of the window.
+        """
+        x_BTC: Tensor = self.embedding(ids_BT)
+        masses = []
+        for block in self.layers:
+            x_BTC, mass = block(x_BTC, far_windows)
+            masses.append(mass)
+        losses_BT = token_losses(self.final_norm(x_BTC), self.embedding.weight, targets_BT)
+        if not far_windows:
+            return losses_BT
+        return losses_BT, {w: torch.stack([mass[w] for mass in masses]) for w in far_windows}
+
+    def positional_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Name and parameter of all that the rotations and log-priors own."""
+        return (item for item in self.named_parameters() if _is_positional(item[0]))
+
+    def other_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Name and parameter of everything else: bit-equal at the start in every arm of a size."""
+        return (item for item in self.named_parameters() if not _is_positional(item[0]))
+
+    def edit(self, kind: str | None) -> None:
+        """Wrap every layer's log-prior in `cap` or `repair` beyond the training length; None takes the wrapping off.
+
+        Raises `UserError` for another kind, or an arm without a log-prior.
+        """
+        from causal_priors.priors.edits import EDITS, Edit
+
+        if kind is not None and kind not in EDITS:
+            raise refuse("is not an edit of a log-prior", key="edit", value=kind, remedy=f"use {' or '.join(EDITS)}")
+        for block in self.layers:
+            prior = block.log_prior
+            if prior is None:
+                raise refuse("has no log-prior to edit", key="arm", value=self.arm.key)
+            plain = prior.inner if isinstance(prior, Edit) else prior
+            block.log_prior = plain if kind is None else EDITS[kind](plain, self.train_length)
+
+    def set_yarn(self, length: int | None, ramp: str = "paper") -> None:
+        """Stretch RoPE by YaRN for windows of `length` tokens; None takes it off. Raises `UserError` without RoPE."""
+        for block in self.layers:
+            if not hasattr(block.rotation, "stretch"):
+                raise refuse("has no RoPE for YaRN to stretch", key="arm", value=self.arm.key)
+            block.rotation.stretch(length, ramp)
+
+    def position_report(self) -> list[tuple[int, int, str, float]]:
+        """(layer, head, quantity, value) of what the log-priors report, such as exponents."""
+        return [
+            (layer, head, quantity, value)
+            for layer, block in enumerate(self.layers)
+            if block.log_prior is not None
+            for quantity, values in block.log_prior.parameters_report().items()
+            for head, value in enumerate(values)
+        ]
+
+
+def _is_positional(name: str) -> bool:
+    return ".rotation." in name or ".log_prior." in name
+
+
+def token_losses(x_BTC: Tensor, embedding_VC: Tensor, targets_BT: Tensor) -> Tensor:
+    """Cross entropy [B, T] in nats of x against the tied embedding, in pieces where all logits would be large."""
+    x_NC, targets_N = x_BTC.flatten(0, 1), targets_BT.flatten()
+    step = max(1, _LOGIT_NUMBERS // embedding_VC.shape[0])
+    if len(x_NC) <= step:
+        return _losses(x_NC, embedding_VC, targets_N).view(targets_BT.shape)
+    pieces = [
+        checkpoint(_losses, x_NC[i : i + step], embedding_VC, targets_N[i : i + step], use_reentrant=False)
+        for i in range(0, len(x_NC), step)
+    ]
+    return torch.cat(pieces).view(targets_BT.shape)
+
+
+def _losses(x_NC: Tensor, embedding_VC: Tensor, targets_N: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(x_NC, embedding_VC), targets_N, reduction="none")

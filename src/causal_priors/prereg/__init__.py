@@ -1,0 +1,1 @@
+"""Preregistration: protocols as data, their seals, and the scoring of what was registered."""

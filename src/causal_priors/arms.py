@@ -12,6 +12,7 @@ from typing import Any
 
 DISTANCE = "causal_priors.priors.distance"
 PATH = "causal_priors.priors.path"
+GRAPE = "causal_priors.priors.grape"
 FOURIER = "causal_priors.priors.fourier"
 ROTARY = "causal_priors.attention.rotary"
 
@@ -64,8 +65,8 @@ class Arm:
         return sorted(set(parts))
 
     def resolved(self) -> dict[str, Any]:
-        """The row as plain data, for digests and run cards."""
-        return asdict(self)
+        """What the row computes with, as plain data, for digests and run cards: not the names it goes by."""
+        return {name: value for name, value in asdict(self).items() if name not in {"source_name", "exploratory"}}
 
 
 ROPE = Part(f"{ROTARY}:RoPE", {"base": 10_000.0})
@@ -102,6 +103,9 @@ _ROWS = (
     Arm("fox", "FoX", log_prior=_prior("ForgetGate", PATH)),
     Arm("cable", "CABLE", log_prior=_prior("Cable", PATH)),
     Arm("cable-lr", "CABLE, default lr", log_prior=_prior("Cable", PATH), position_lr=1.0),
+    Arm("grape-a", "GRAPE-A", log_prior=_prior("GrapeA", GRAPE)),
+    Arm("grape-ap", "GRAPE-AP", log_prior=_prior("GrapeAP", GRAPE)),
+    Arm("goat", "Goat", log_prior=_prior("Goat", FOURIER)),
     Arm("ot-50", "O1 at .5", rotation=ROPE, transport=Transport(0.5)),
     Arm("ot-75", "O1", rotation=ROPE, transport=Transport(0.75)),
     Arm("alibi-ot", "O2", rotation=ROPE, log_prior=_prior("ALiBi"), transport=Transport(0.75)),

@@ -1,0 +1,105 @@
+"""What one call of the pipeline is about: config, scale, sealed protocols and arms, and where each artefact lies.
+
+The Snakefile and the command line ask here; nothing else knows the layout of `results/`. Imports no torch.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from causal_priors.arms import ARMS, Arm
+from causal_priors.config import Config, load_config, load_scale, scale_file
+from causal_priors.errors import refuse
+from causal_priors.prereg.protocol import (
+    Intervention,
+    Protocol,
+    load_protocols,
+    registered_interventions,
+    registered_runs,
+)
+from causal_priors.prereg.seal import check_seals
+from causal_priors.runs import Run, parse_run
+from causal_priors.scale import Scale
+
+
+@dataclass(frozen=True)
+class Study:
+    """The registered study at one scale, narrowed to the arms that are implemented."""
+
+    config: Config
+    scale: Scale
+    protocols: tuple[Protocol, ...]
+    arms: Mapping[str, Arm]
+
+    @property
+    def folder(self) -> Path:
+        """`results/{scale}`."""
+        return Path(self.config.results) / self.scale.name
+
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        """Ids of the registered experiments."""
+        return tuple(protocol.id for protocol in self.protocols)
+
+    @cached_property
+    def registered(self) -> dict[Run, tuple[str, ...]]:
+        """Every registered run, with the experiments that use it."""
+        return registered_runs(self.protocols)
+
+    def runs(self, experiment: str | None = None) -> list[Run]:
+        """Registered runs whose arm is implemented, of one experiment or of all."""
+        return [
+            run
+            for run, users in self.registered.items()
+            if run.arm in self.arms and (experiment is None or experiment in users)
+        ]
+
+    def interventions(self, experiment: str | None = None) -> list[Intervention]:
+        """Interventions whose arm is implemented, of one experiment or of all."""
+        chosen = [protocol for protocol in self.protocols if experiment in (None, protocol.id)]
+        return [item for item in registered_interventions(chosen) if item.run.arm in self.arms]
+
+    def run(self, name: str) -> Run:
+        """Return the registered, implemented run called `name`. Raises `UserError` otherwise."""
+        run = parse_run(name, self.scale)
+        if run not in self.registered:
+            names = [known.name(self.scale) for known in self.registered]
+            close = difflib.get_close_matches(name, names, n=1)
+            remedy = f"did you mean {close[0]}?" if close else "the protocols under preregistration/ list the runs"
+            raise refuse("is not a registered run", value=name, remedy=remedy)
+        if run.arm not in self.arms:
+            raise refuse(f"cannot be trained: arm {run.arm} is not implemented", value=name)
+        return run
+
+    def arm(self, run: Run) -> Arm:
+        """Return the table row of a run's arm."""
+        return self.arms[run.arm]
+
+    def run_folder(self, run: Run) -> Path:
+        """Folder of a run."""
+        return self.folder / "runs" / run.name(self.scale)
+
+    def evaluation_files(self, experiment: str | None = None) -> list[Path]:
+        """Evaluation and intervention tables that score `experiment`, or all."""
+        evaluations = [self.run_folder(run) / "evaluation.parquet" for run in self.runs(experiment)]
+        edits = [self.run_folder(item.run) / f"{item.edit}.parquet" for item in self.interventions(experiment)]
+        return [*evaluations, *edits]
+
+    def needs_margins(self, run: Run) -> bool:
+        """Does the run's prior take its margin from the theory stage?"""
+        prior = self.arm(run).log_prior
+        return prior is not None and prior.options.get("exponents") == "margin"
+
+
+def load_study(data: Any, file: str | Path) -> Study:
+    """Return the study that a parsed config describes, after checking the config, the scale and every seal.
+
+    Raises `UserError`.
+    """
+    config = load_config(data, file)
+    scale = load_scale(scale_file(config.scale))
+    check_seals(config.preregistration)
+    return Study(config, scale, load_protocols(config.preregistration), ARMS)

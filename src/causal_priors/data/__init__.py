@@ -1,0 +1,1 @@
+"""From text to batches and evaluation blocks. Nothing here imports torch."""

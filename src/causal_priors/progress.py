@@ -1,0 +1,105 @@
+"""Progress that suits both a person and a log: a bar on a terminal, else one plain line per interval.
+
+Nothing here touches results: times are read, printed to stderr and forgotten.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TextIO
+
+WIDTH = 24
+
+
+def note(text: str, stream: TextIO | None = None) -> None:
+    """Print one line for the person who watches; stderr unless `stream` is given."""
+    print(text, file=stream or sys.stderr, flush=True)
+
+
+class Progress:
+    """Count `unit`s up to `total` (None: unknown) under `label`. Use as a context manager.
+
+    `done` units are taken as finished earlier (a resumed run): they count for the share, not for the rate. A line looks
+    like `S-rope-L64-s0: step 120/300 (40%), loss 4.523, 51,200 tokens/s, 0:00:12 left`. On a terminal the line is
+    redrawn in place five times a second; elsewhere it is printed every `interval` seconds, and once at the end.
+    """
+
+    def __init__(
+        self,
+        total: int | None,
+        label: str,
+        unit: str = "step",
+        *,
+        done: int = 0,
+        interval: float = 30.0,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.total, self.label, self.unit, self.done = total, label, unit, done
+        self._stream = stream or sys.stderr
+        self._bar = self._stream.isatty()
+        self._interval = 0.2 if self._bar else interval
+        self._clock = clock
+        self._began = self._shown = clock()
+        self._first, self._tokens = done, 0
+        self._fields: dict[str, float | str] = {}
+
+    def update(self, amount: int = 1, *, tokens: int = 0, **fields: float | str) -> None:
+        """Add `amount` units that took in `tokens` tokens; `fields` (loss, ...) are shown as last given."""
+        self.done += amount
+        self._tokens += tokens
+        self._fields.update(fields)
+        now = self._clock()
+        if now - self._shown >= self._interval:
+            self._shown = now
+            self._show(now)
+
+    def line(self, now: float) -> str:
+        """Return the line as it would be printed at clock time `now`."""
+        share = f"/{self.total:,} ({100 * self.done // self.total}%)" if self.total else ""
+        parts = [f"{self.unit} {self.done:,}{share}"]
+        parts += [f"{key} {_shown(value)}" for key, value in self._fields.items()]
+        elapsed, worked = now - self._began, self.done - self._first
+        if elapsed > 0 and worked > 0:
+            count, unit = (self._tokens, "tokens") if self._tokens else (worked, self.unit)
+            parts.append(f"{_rate(count / elapsed)} {unit}/s")
+            if self.total and self.total > self.done:
+                parts.append(f"{_clock_text((self.total - self.done) * elapsed / worked)} left")
+        return f"{self.label}: {', '.join(parts)}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # On a terminal an unfinished bar is closed too, so that an error message starts on a line of its own.
+        if self._bar or kind is None:
+            self._show(self._clock())
+        if self._bar:
+            self._stream.write("\n")
+            self._stream.flush()
+
+    def _show(self, now: float) -> None:
+        text = self.line(now)
+        if not self._bar:
+            note(text, self._stream)
+            return
+        filled = WIDTH * self.done // self.total if self.total else 0
+        # "\x1b[K" clears what a longer line left behind.
+        self._stream.write(f"\r[{'#' * min(filled, WIDTH):{WIDTH}}] {text}\x1b[K")
+        self._stream.flush()
+
+
+def _shown(value: float | str) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _clock_text(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"

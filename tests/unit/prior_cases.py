@@ -34,8 +34,8 @@ def bias(prior, inputs, rows=None, columns=None):
     """Biases of these rows and columns (default: the whole window)."""
     length = inputs[0].shape[1]
     bound = BoundPrior(prior, prior.tokens(*inputs))
-    i = torch.arange(length) if rows is None else torch.as_tensor(rows)
-    j = torch.arange(length) if columns is None else torch.as_tensor(columns)
+    i = torch.arange(length) if rows is None else torch.tensor(list(rows))
+    j = torch.arange(length) if columns is None else torch.tensor(list(columns))
     return bound(i, j)
 
 

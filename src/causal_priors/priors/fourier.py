@@ -74,7 +74,8 @@ class Goat(LogPrior):
     def key_lane(self, j_S: Tensor) -> Tensor:
         """The part that depends on the key's absolute position alone [H, S]."""
         dtype, length = self.gain_H.dtype, self.geometry.train_length
-        place_2S = torch.stack((j_S / length, j_S.log1p() / math.log1p(length))).to(dtype)
+        exact_S = j_S.double()
+        place_2S = torch.stack((exact_S / length, exact_S.log1p() / math.log1p(length))).to(dtype)
         phi_SI = torch.cat((self._waves(j_S, dtype), place_2S)).T
         hidden_SN = F.silu(F.linear(phi_SI, self.hidden_weight_NI, self.hidden_bias_N))
         sink_S = F.linear(hidden_SN, self.out_weight_1N, self.out_bias_1).squeeze(-1)

@@ -1,20 +1,16 @@
-"""Arithmetic settings shared by every stage that computes with torch.
-
-One thread: the bits of a CPU matrix product depend on how it is split, and at micro scale two jobs of one thread each
-beat one job of two. Call `settle` once, at the start of a stage.
-"""
+"""Arithmetic settings shared by every stage that computes with torch. Call `settle` once, at the start of a stage."""
 
 import torch
-import torch.utils.deterministic
 
 
 def settle(device: str) -> None:
-    """Fix threads and algorithms so that the same inputs give the same bits on a CPU.
+    """Make the same inputs give the same bits on a CPU, and as nearly as torch can on a GPU.
 
-    On a GPU, deterministic kernels are asked for where torch has them; those it lacks only warn.
+    On a CPU that takes one thread and nothing else: the bits of a sum depend on how it is split over threads. (At
+    micro scale two jobs of one thread each also beat one job of two.) On a GPU torch picks deterministic kernels where
+    it has them and warns where it has none; asking for that imports the compiler, two seconds that a CPU job is spared.
     """
     if device == "cpu":
         torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True, warn_only=device != "cpu")
-    # torch would otherwise fill every fresh buffer with NaN, which finds bugs (the tests do it) but costs time.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    else:
+        torch.use_deterministic_algorithms(True, warn_only=True)

@@ -1,0 +1,149 @@
+"""A finished run on disk: its weights, its logs, and `run.json`, written last.
+
+`run.json` is the commit point: a folder without it holds no run. It names every other file by sha256, and whoever uses
+the run checks them first, so a torn, damaged or swapped checkpoint ends in an error and never in a number.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save_file
+from torch import Tensor
+
+from causal_priors.arms import Arm
+from causal_priors.artifacts import atomic_path, read_json, sha256_bytes, sha256_file
+from causal_priors.errors import UserError, refuse
+from causal_priors.model import Transformer
+from causal_priors.runs import Run
+from causal_priors.scale import Scale
+
+MODEL, LOSSES, POSITIONS = "model.safetensors", "losses.parquet", "positions.parquet"
+CARD, TIMING = "run.json", "timing.json"
+FINISHED = "finished"
+
+
+def build_model(run: Run, scale: Scale, arm: Arm, margins: Mapping[str, float] | None) -> Transformer:
+    """Return the run's model with its initial weights."""
+    size = run.budget(scale)
+    return Transformer(size, scale.vocabulary, arm, run.train_length(scale), run.init_seed, margins)
+
+
+def save_weights(model: Transformer, path: Path) -> None:
+    """Write the model's weights as safetensors, whole or not at all."""
+    weights = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+    with atomic_path(path) as temporary:
+        save_file(weights, temporary, metadata={"format": "pt"})
+
+
+def parameter_counts(model: Transformer) -> dict[str, int]:
+    """Count parameters: total, embedding, positional, and the rest ("blocks")."""
+    positional = sum(parameter.numel() for _, parameter in model.positional_parameters())
+    others = {name: parameter.numel() for name, parameter in model.other_parameters()}
+    embedding = sum(count for name, count in others.items() if "embedding" in name)
+    total = positional + sum(others.values())
+    return {"total": total, "embedding": embedding, "positional": positional, "blocks": total - embedding - positional}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run read from disk, its digests verified."""
+
+    folder: Path
+    card: dict[str, Any]
+    weights: dict[str, Tensor]
+
+    @property
+    def status(self) -> str:
+        """How the run ended: "finished" or "diverged at step k"."""
+        return str(self.card["status"])
+
+    def model(self, run: Run, scale: Scale, arm: Arm) -> Transformer:
+        """Return the trained model.
+
+        Raises `UserError` where the weights do not fit this run's arm and scale.
+        """
+        model = build_model(run, scale, arm, self.card["parameters"]["margins"])
+        try:
+            model.load_state_dict(self.weights)
+        except RuntimeError as error:
+            problem = " ".join(str(error).split())[:300]
+            raise refuse(
+                f"does not fit {run.name(scale)} ({problem})", file=self.folder / MODEL, remedy=rebuild(self.folder)
+            ) from None
+        return model
+
+
+def read_checkpoint(run: Run, scale: Scale, arm: Arm, folder: Path) -> Checkpoint:
+    """Return the run in `folder`.
+
+    Raises `UserError`, naming the file and the command that rebuilds it, where a file is missing, differs from the
+    digest in `run.json`, or belongs to another run, arm or scale.
+    """
+    card = read_card(folder)
+    expected = {"run": run.name(scale), "scale": scale.digest(), "arm": arm.resolved()}
+    for key, value in expected.items():
+        found = card["parameters"].get(key)
+        if _plain(found) != _plain(value):
+            shown = found if key == "run" else ...
+            raise refuse(f"is of another {key}", file=folder / CARD, key=key, value=shown, remedy=rebuild(folder))
+    path = folder / MODEL
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise refuse(f"cannot be read ({error.strerror})", file=path, remedy=rebuild(folder)) from error
+    if sha256_bytes(data) != card["outputs"].get(MODEL):
+        raise refuse("differs from the digest in run.json", file=path, remedy=rebuild(folder))
+    try:
+        weights = load(data)
+    except SafetensorError as error:
+        raise refuse(f"is not safetensors ({error})", file=path, remedy=rebuild(folder)) from None
+    return Checkpoint(folder, card, weights)
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """Return `run.json` of a run folder. Raises `UserError` where it is missing, damaged or of another form."""
+    path = folder / CARD
+    card: dict[str, Any] = read_json(path, rebuild(folder))
+    whole = (
+        isinstance(card, dict)
+        and isinstance(card.get("status"), str)
+        and all(isinstance(card.get(key), dict) for key in ("inputs", "outputs", "parameters"))
+    )
+    if not whole:
+        raise refuse("is not the card of a training run", file=path, remedy=rebuild(folder))
+    return card
+
+
+def is_committed(folder: Path, request: Mapping[str, Any]) -> bool:
+    """Say whether `folder` holds, whole and undamaged, the run whose card has the entries of `request`."""
+    if not (folder / CARD).is_file():
+        return False
+    try:
+        card = read_card(folder)
+        asked = all(_plain(card.get(key)) == _plain(value) for key, value in request.items())
+        return asked and all(sha256_file(folder / name) == digest for name, digest in card["outputs"].items())
+    except UserError:
+        return False
+
+
+def rebuild(folder: Path) -> str:
+    """Return the advice that ends an error about a run folder."""
+    return f"rebuild it: snakemake --cores all --force {folder / CARD}"
+
+
+def _plain(value: Any) -> Any:
+    """Bring values read from JSON and values built here to one form: mappings, lists, scalars."""
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value
+
+
+def as_device(model: Transformer, device: str, dtype: str) -> Transformer:
+    """Return the model on `device` in the arithmetic called `dtype`, in evaluation mode."""
+    return model.to(device=device, dtype=getattr(torch, dtype)).eval().requires_grad_(False)

@@ -1,0 +1,268 @@
+"""Train one run: batches in, weights and logs out, through any number of interruptions.
+
+Shape legend: B windows of a batch, T tokens of a window (the training length). Everything that must survive a restart
+is one `TrainingState`; signal handlers only set a flag, and the loop saves at the next step boundary. A run that was
+killed at any moment and called again ends with the same weights and logs, bit for bit on a CPU, as one left alone.
+"""
+
+import math
+import resource
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from causal_priors import runcard
+from causal_priors.arms import Arm
+from causal_priors.artifacts import digest_of, read_json, write_json, writer_lock
+from causal_priors.data.batches import training_batch
+from causal_priors.data.shards import Shards, open_shards
+from causal_priors.model import Transformer
+from causal_priors.progress import Progress, note
+from causal_priors.runs import Run
+from causal_priors.scale import Scale
+from causal_priors.tables import write_table
+from causal_priors.train import checkpoint
+from causal_priors.train.determinism import settle
+from causal_priors.train.optimizer import FlatAdamW, learning_rate
+from causal_priors.train.resume import TrainingState, load_state, save_state
+from causal_priors.train.signals import StopRequest
+
+WORK = "work"
+# Rows of the positions log over a run, beside the first and the last.
+_POSITION_LOGS = 50
+# A save may take at most this share of the time between saves.
+_SAVE_SHARE = 0.02
+
+
+def train_stage(
+    run: Run,
+    scale: Scale,
+    arm: Arm,
+    shards: Path,
+    out: Path,
+    code: str,
+    margins: Path | None = None,
+    *,
+    device: str = "cpu",
+    save_seconds: float = 30.0,
+) -> None:
+    """Train `run` into the folder `out`, continuing from `out/work` where a state of the same run lies.
+
+    `save_seconds` is the time between resume states (0: every step); it changes no result. A non-finite loss or gradient ends the run
+    with the weights before that step and the status "diverged at step k". Raises `UserError` where another process
+    writes to `out` or a file cannot be written, `SystemExit(128 + signal)` after SIGTERM or SIGINT.
+    """
+    startup = time.process_time()
+    settle(device)
+    request = _request(run, scale, arm, shards, code, margins)
+    name = run.name(scale)
+    with writer_lock(out):
+        if checkpoint.is_committed(out, request):
+            note(f"{name}: is complete in {out}; nothing to do")
+            return
+        _sweep(out)
+        given = request["parameters"]["margins"]
+        model = checkpoint.build_model(run, scale, arm, given).to(device)
+        trainer = _Trainer(
+            run, scale, arm, model, open_shards(shards), out / WORK, _fingerprint(request, device), save_seconds
+        )
+        trainer.resume()
+        with StopRequest() as stop:
+            trainer.train(stop)
+        trainer.commit(out, request, startup)
+        shutil.rmtree(out / WORK, ignore_errors=True)
+
+
+def _request(run: Run, scale: Scale, arm: Arm, shards: Path, code: str, margins: Path | None) -> dict[str, Any]:
+    """Build the part of the run's card that is known before training."""
+    inputs = {"shards": shards / "card.json", **({"margins": margins} if margins else {})}
+    parameters = {
+        "run": run.name(scale),
+        "scale": scale.digest(),
+        "arm": arm.resolved(),
+        "init_seed": run.init_seed,
+        "data_seed": run.data_seed,
+        "margins": read_json(margins) if margins else None,
+    }
+    card = runcard.card("train", inputs=inputs, outputs={}, parameters=parameters, code=code)
+    return {key: card[key] for key in ("inputs", "parameters", "code", "versions")}
+
+
+def _fingerprint(request: Mapping[str, Any], device: str) -> dict[str, Any]:
+    parts = {
+        **request["inputs"],
+        **request["parameters"],
+        **request["versions"],
+        "code": request["code"],
+        "device": device,
+    }
+    return {key: value if isinstance(value, str) else digest_of(value) for key, value in parts.items()}
+
+
+def _sweep(out: Path) -> None:
+    """Remove temporary files that a killed writer of this run left behind."""
+    for name in (checkpoint.CARD, checkpoint.MODEL, checkpoint.LOSSES, checkpoint.POSITIONS, checkpoint.TIMING):
+        for temporary in out.glob(f".{name}.*.tmp"):
+            temporary.unlink(missing_ok=True)
+
+
+@dataclass
+class _Trainer:
+    run: Run
+    scale: Scale
+    arm: Arm
+    model: Transformer
+    shards: Shards
+    work: Path
+    fingerprint: dict[str, Any]
+    save_seconds: float
+    state: TrainingState = field(default_factory=TrainingState)
+    step_seconds: list[float] = field(default_factory=list)
+    resumed_from: int = 0
+
+    def __post_init__(self) -> None:
+        self.size = self.run.budget(self.scale)
+        self.length = self.run.train_length(self.scale)
+        self.windows = self.size.tokens_per_step // self.length
+        self.device = next(self.model.parameters()).device
+        self.log_every = max(1, self.size.steps // _POSITION_LOGS)
+        others = [parameter for _, parameter in self.model.other_parameters()]
+        positional = [parameter for _, parameter in self.model.positional_parameters()]
+        self.optimizer = FlatAdamW(others, positional, self.arm.position_lr)
+        self.last_save, self.save_cost = time.monotonic(), 0.0
+
+    @property
+    def label(self) -> str:
+        return self.run.name(self.scale)
+
+    @property
+    def pause(self) -> float:
+        """Seconds from one save to the next: no shorter than asked, and long enough for a save not to matter."""
+        return max(self.save_seconds, self.save_cost / _SAVE_SHARE) if self.save_seconds else 0.0
+
+    def resume(self) -> None:
+        """Take the saved state, or say why not and start fresh."""
+        state, reason = load_state(self.work, self.fingerprint)
+        if state is None:
+            if reason:
+                note(f"{self.label}: {reason}; starting fresh")
+            return
+        self.state, self.resumed_from = state, state.step
+        self.optimizer.load(state.optimizer)
+        note(f"{self.label}: continues after step {state.step} of {self.size.steps}")
+
+    def save(self) -> None:
+        began = time.monotonic()
+        self.state.optimizer = self.optimizer.state()
+        save_state(self.state, self.work, self.fingerprint)
+        self.last_save = time.monotonic()
+        self.save_cost = self.last_save - began
+
+    def train(self, stop: StopRequest) -> None:
+        """Run the remaining steps; save when due, when asked to stop, and at the end."""
+        unsaved = False
+        with Progress(self.size.steps, self.label, done=self.state.step) as progress:
+            while self.state.step < self.size.steps and self.state.diverged_at is None:
+                if stop.received:
+                    self.save()
+                    self._leave(stop)
+                began = time.perf_counter()
+                self._step()
+                unsaved = True
+                seconds = time.perf_counter() - began
+                self.step_seconds.append(seconds)
+                progress.update(1, loss=self.state.losses[-1][0], tokens=self.size.tokens_per_step)
+                if time.monotonic() - self.last_save >= self.pause:
+                    self.save()
+                    unsaved = False
+        if unsaved:
+            self.save()
+
+    def _step(self) -> None:
+        step = self.state.step
+        if step % self.log_every == 0:
+            self._log_positions()
+        batch = training_batch(self.shards, self.run.data_seed, step, self.windows, self.length)
+        ids_BT = torch.from_numpy(batch).to(self.device)
+        loss = self._loss(ids_BT)
+        torch.autograd.backward(loss)
+        values: list[float] = torch.stack((loss.detach(), self.optimizer.gradient_norm())).tolist()
+        rate = learning_rate(self.size, step)
+        self.state.losses.append((values[0], rate, values[1]))
+        if not all(map(math.isfinite, values)):
+            self.state.diverged_at = step
+            return
+        self.optimizer.update(rate, values[1])
+        self.state.step = step + 1
+        if self.state.step == self.size.steps:
+            self._log_positions()
+
+    def _loss(self, ids_BT: Tensor) -> Tensor:
+        # bfloat16 only where it is fast: on these CPUs it is hundreds of times slower than float32.
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type != "cpu"):
+            losses_BT: Tensor = self.model(ids_BT[:, :-1], ids_BT[:, 1:])
+            return losses_BT.mean()
+
+    def _log_positions(self) -> None:
+        self.state.positions.append([value for _, _, _, value in self.model.position_report()])
+
+    def _leave(self, stop: StopRequest) -> None:
+        note(
+            f"{self.label}: stopped by {stop.name} after step {self.state.step} of {self.size.steps}; "
+            "saved, the same command continues from here"
+        )
+        raise SystemExit(128 + stop.received)
+
+    def commit(self, out: Path, request: Mapping[str, Any], startup: float) -> None:
+        """Write weights and logs, then the card that makes them a run."""
+        (out / checkpoint.CARD).unlink(missing_ok=True)
+        checkpoint.save_weights(self.model, out / checkpoint.MODEL)
+        write_table(self._losses_frame(), out / checkpoint.LOSSES, "losses")
+        write_table(self._positions_frame(), out / checkpoint.POSITIONS, "positions")
+        write_json(out / checkpoint.TIMING, self._timing(startup))
+        outputs = {name: out / name for name in (checkpoint.MODEL, checkpoint.LOSSES, checkpoint.POSITIONS)}
+        card = runcard.card("train", inputs={}, outputs=outputs, parameters={}, code="")
+        finite = [row[0] for row in self.state.losses if math.isfinite(row[0])]
+        diverged = self.state.diverged_at
+        result = {
+            "status": checkpoint.FINISHED if diverged is None else f"diverged at step {diverged}",
+            "steps": self.state.step,
+            "final_loss": finite[-1] if finite else None,
+            "parameter_counts": checkpoint.parameter_counts(self.model),
+        }
+        write_json(out / checkpoint.CARD, {**card, **request, **result})
+
+    def _losses_frame(self) -> pd.DataFrame:
+        frame = pd.DataFrame(self.state.losses, columns=["loss", "lr", "grad_norm"])
+        return frame.assign(step=range(len(frame)))
+
+    def _positions_frame(self) -> pd.DataFrame:
+        keys = [(layer, head, quantity) for layer, head, quantity, _ in self.model.position_report()]
+        steps = sorted({*range(0, self.size.steps, self.log_every), self.size.steps})[: len(self.state.positions)]
+        rows = [
+            (step, *key, value)
+            for step, values in zip(steps, self.state.positions, strict=True)
+            for key, value in zip(keys, values, strict=True)
+        ]
+        return pd.DataFrame(rows, columns=["step", "layer", "head", "quantity", "value"])
+
+    def _timing(self, startup: float) -> dict[str, Any]:
+        """Seconds and rates of this process alone; outside every digest."""
+        seconds = sorted(self.step_seconds) or [0.0]
+        median = seconds[len(seconds) // 2]
+        return {
+            "seconds_per_step": median,
+            "tokens_per_second": self.size.tokens_per_step / median if median else None,
+            "startup_cpu_seconds": startup,
+            "cpu_seconds": time.process_time(),
+            "steps_here": len(self.step_seconds),
+            "resumed_from": self.resumed_from,
+            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        }

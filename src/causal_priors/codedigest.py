@@ -26,12 +26,13 @@ CARRIERS = frozenset(
 
 STAGES: dict[str, tuple[str, ...]] = {
     "corpus": ("causal_priors.data.corpus",),
+    "index": ("causal_priors.data.index",),
     "tokenizer": ("causal_priors.data.tokenizer",),
-    "shards": ("causal_priors.data.shards",),
+    "shards": ("causal_priors.data.tokenise",),
     "margins": ("causal_priors.theory.margin",),
     "train": ("causal_priors.train.loop",),
-    "evaluate": ("causal_priors.evaluate",),
-    "intervene": ("causal_priors.intervene",),
+    "evaluate": ("causal_priors.evaluate", "causal_priors.attention.rows"),
+    "intervene": ("causal_priors.intervene", "causal_priors.attention.rows", "causal_priors.priors.edits"),
     "score": ("causal_priors.prereg.scoring",),
     "summary": ("causal_priors.report.tables",),
 }

@@ -1,7 +1,7 @@
 """The transformer: a GPT-2 block in which only position differs from arm to arm.
 
 Shape legend: B batch, T tokens, C width, H heads, D head dim, V vocabulary. Pre-LayerNorm, biases everywhere,
-tanh-GELU, tied embedding, no dropout, no position embedding (study.md 1). What is unusual: everything that knows about position
+tanh-GELU, tied embedding, no dropout, no position embedding (study.md 1). Unusual: everything that knows about position
 (rotation, log-prior) draws its initial values from a random stream of its own, so all other weights are bit-equal in
 every arm of a size; and `forward` returns losses, never logits, so that a large vocabulary is walked in pieces.
 """
@@ -13,19 +13,17 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from causal_priors.arms import Arm, Part
 from causal_priors.attention.dispatch import attend
 from causal_priors.errors import refuse
+from causal_priors.losses import token_losses
 from causal_priors.priors.base import BoundPrior, Geometry, LogPrior
 from causal_priors.scale import Size
 
 INIT_STD = 0.02
 # Torch's CPU generator keeps 32 bits of a seed; this offset keeps the positional stream apart from any run's own seed.
 _POSITION_STREAM = 0x9E3779B9
-# Logits held at once, in numbers: 256 MB in float32. At a small scale everything fits and nothing is recomputed.
-_LOGIT_NUMBERS = 1 << 26
 
 
 def _generator(seed: int) -> torch.Generator:
@@ -147,7 +145,8 @@ class Transformer(nn.Module):
         for block in self.layers:
             x_BTC, mass = block(x_BTC, far_windows)
             masses.append(mass)
-        losses_BT = token_losses(self.final_norm(x_BTC), self.embedding.weight, targets_BT)
+        x_NC = self.final_norm(x_BTC).flatten(0, 1)
+        losses_BT = token_losses(x_NC, self.embedding.weight, targets_BT.flatten()).view(targets_BT.shape)
         if not far_windows:
             return losses_BT
         return losses_BT, {w: torch.stack([mass[w] for mass in masses]) for w in far_windows}
@@ -196,20 +195,3 @@ class Transformer(nn.Module):
 
 def _is_positional(name: str) -> bool:
     return ".rotation." in name or ".log_prior." in name
-
-
-def token_losses(x_BTC: Tensor, embedding_VC: Tensor, targets_BT: Tensor) -> Tensor:
-    """Cross entropy [B, T] in nats of x against the tied embedding, in pieces where all logits would be large."""
-    x_NC, targets_N = x_BTC.flatten(0, 1), targets_BT.flatten()
-    step = max(1, _LOGIT_NUMBERS // embedding_VC.shape[0])
-    if len(x_NC) <= step:
-        return _losses(x_NC, embedding_VC, targets_N).view(targets_BT.shape)
-    pieces = [
-        checkpoint(_losses, x_NC[i : i + step], embedding_VC, targets_N[i : i + step], use_reentrant=False)
-        for i in range(0, len(x_NC), step)
-    ]
-    return torch.cat(pieces).view(targets_BT.shape)
-
-
-def _losses(x_NC: Tensor, embedding_VC: Tensor, targets_N: Tensor) -> Tensor:
-    return F.cross_entropy(F.linear(x_NC, embedding_VC), targets_N, reduction="none")

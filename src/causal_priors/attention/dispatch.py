@@ -45,7 +45,7 @@ def _transported(
     # Inside the function, so that the code digest of an arm without transport does not cover the operator.
     from causal_priors.attention.transport import transport_attention
 
-    out_BHTD: Tensor = transport_attention(
+    out_BHTD = transport_attention(
         q_BHTD,
         k_BHTD,
         v_BHTD,
@@ -54,4 +54,5 @@ def _transported(
         solver=transport.solver,
         iterations=transport.iterations,
     )
+    assert isinstance(out_BHTD, Tensor)
     return out_BHTD

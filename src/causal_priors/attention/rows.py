@@ -9,85 +9,44 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from causal_priors.arms import Transport
-from causal_priors.attention.softmax import masked_bias, row_blocks
+from causal_priors.attention.softmax import masked_bias, positions, row_blocks
 from causal_priors.priors.base import BoundPrior
-
-
-def logits(q_BHTD: Tensor, k_BHTD: Tensor, prior: BoundPrior | None, asked: range) -> Tensor:
-    """Logits [B, H, R, S] of the query rows `asked` against keys 0 .. asked.stop - 1, -inf at future keys."""
-    q_BHRD = q_BHTD[:, :, asked.start : asked.stop] / math.sqrt(q_BHTD.shape[-1])
-    return q_BHRD @ k_BHTD[:, :, : asked.stop].transpose(-1, -2) + masked_bias(prior, asked, q_BHTD)
-
-
-class AttentionRows:
-    """Rows of the attention matrix of one window: call with a range of queries for weights [B, H, R, S].
-
-    S = the end of the range: keys beyond are in the future. Ranges must be asked in rising order where `transport` is
-    set, since a row of the transport plan depends on all earlier rows.
-    """
-
-    def __init__(
-        self, q_BHTD: Tensor, k_BHTD: Tensor, prior: BoundPrior | None, transport: Transport | None = None
-    ) -> None:
-        self.q_BHTD, self.k_BHTD, self.prior, self.transport = q_BHTD, k_BHTD, prior, transport
-        if transport is not None:
-            self._begin_transport(transport)
-
-    def __call__(self, asked: range) -> Tensor:
-        """Weights [B, H, R, S] of the query rows `asked`."""
-        if self.transport is None:
-            return torch.softmax(logits(self.q_BHTD, self.k_BHTD, self.prior, asked), dim=-1)
-        self._advance(asked.start)
-        received_BHRS, plan_BHRS = self._received(asked)
-        self._keep(received_BHRS[:, :, -1], asked.stop)
-        weights = torch.exp(plan_BHRS - self.transport.strength * received_BHRS)
-        return torch.where(plan_BHRS == -math.inf, 0.0, weights)
-
-    def _begin_transport(self, transport: Transport) -> None:
-        from causal_priors.attention.transport import transport_attention
-
-        _, self.potential_BHT = transport_attention(
-            self.q_BHTD,
-            self.k_BHTD,
-            self.k_BHTD,
-            log_prior=self.prior,
-            strength=transport.strength,
-            solver=transport.solver,
-            iterations=transport.iterations,
-            return_potentials=True,
-        )
-        # Log of the mass that each key has received from the rows before `self.done`.
-        self.carry_BHT = torch.full_like(self.potential_BHT, -math.inf)
-        self.done = 0
-
-    def _advance(self, start: int) -> None:
-        batch, heads, length, _ = self.q_BHTD.shape
-        for block in row_blocks(start - self.done, batch * heads * length):
-            rows = range(self.done, self.done + len(block))
-            self._keep(self._received(rows)[0][:, :, -1], rows.stop)
-
-    def _received(self, asked: range) -> tuple[Tensor, Tensor]:
-        """Log C[j](i) and S[i, j] + a[i] for the rows `asked`, which follow on `self.done`."""
-        plan_BHRS = logits(self.q_BHTD, self.k_BHTD, self.prior, asked)
-        plan_BHRS = plan_BHRS + self.potential_BHT[:, :, asked.start : asked.stop, None]
-        before_BH1S = self.carry_BHT[:, :, None, : asked.stop]
-        return torch.cat((before_BH1S, plan_BHRS), dim=2).logcumsumexp(dim=2)[:, :, 1:], plan_BHRS
-
-    def _keep(self, received_BHS: Tensor, stop: int) -> None:
-        self.carry_BHT[:, :, :stop] = received_BHS
-        self.done = stop
 
 
 def attention_rows(
     q_BHTD: Tensor, k_BHTD: Tensor, prior: BoundPrior | None, transport: Transport | None, asked: range
 ) -> Tensor:
-    """Attention weights [B, H, R, T] of the query rows `asked`, zero at future keys."""
-    weights_BHRS = AttentionRows(q_BHTD, k_BHTD, prior, transport)(asked)
-    return F.pad(weights_BHRS, (0, k_BHTD.shape[2] - asked.stop))
+    """Attention weights [B, H, R, S] of the query rows `asked` against keys 0 .. asked.stop - 1."""
+    if transport is not None:
+        return _plan_rows(q_BHTD, k_BHTD, prior, transport, asked)
+    q_BHRD = q_BHTD[:, :, asked.start : asked.stop] / math.sqrt(q_BHTD.shape[-1])
+    logits_BHRS = q_BHRD @ k_BHTD[:, :, : asked.stop].transpose(-1, -2) + masked_bias(prior, asked, q_BHTD)
+    return torch.softmax(logits_BHRS, dim=-1)
+
+
+def _plan_rows(q_BHTD: Tensor, k_BHTD: Tensor, prior: BoundPrior | None, transport: Transport, asked: range) -> Tensor:
+    # Inside the function, so that the code digest of an arm without transport does not cover the operator.
+    from causal_priors.attention.transport import plan_rows, transport_attention
+
+    q_BHSD, k_BHSD = q_BHTD[:, :, : asked.stop], k_BHTD[:, :, : asked.stop]
+    if transport.solver == "exact":
+        return plan_rows(q_BHSD, k_BHSD, prior, transport.strength, positions(asked.start, asked.stop, q_BHTD.device))
+    # A fixed number of sweeps is whole matrices in any case: what it does to one-hot values is its plan.
+    one_hot_SS = torch.eye(asked.stop, dtype=q_BHTD.dtype, device=q_BHTD.device)
+    plan_BHSS = transport_attention(
+        q_BHSD,
+        k_BHSD,
+        one_hot_SS.expand(*q_BHTD.shape[:2], -1, -1),
+        log_prior=prior,
+        strength=transport.strength,
+        solver=transport.solver,
+        iterations=transport.iterations,
+    )
+    assert isinstance(plan_BHSS, Tensor)
+    return plan_BHSS[:, :, asked.start :]
 
 
 def far_mass(
@@ -95,14 +54,15 @@ def far_mass(
 ) -> dict[int, Tensor]:
     """Far mass [B, H] for each of `windows` (tokens); 0 where no key is that far."""
     batch, heads, length, _ = q_BHTD.shape
-    attention = AttentionRows(q_BHTD, k_BHTD, prior, transport)
     totals = {w: q_BHTD.new_zeros(batch, heads) for w in windows}
-    start = max(length - max(windows), 0)
-    for block in row_blocks(length - start, batch * heads * length):
-        asked = range(start + block.start, start + block.stop)
-        weights_BHRS = attention(asked)
-        i_R = torch.arange(asked.start, asked.stop, device=q_BHTD.device)[:, None]
-        j_S = torch.arange(asked.stop, device=q_BHTD.device)
+    late = min(max(windows), length)
+    # A row of a transport plan depends on all earlier rows: asked in pieces, they would be solved again for each.
+    blocks = [range(late)] if transport else row_blocks(late, batch * heads * length, q_BHTD.device)
+    for block in blocks:
+        asked = range(length - late + block.start, length - late + block.stop)
+        weights_BHRS = attention_rows(q_BHTD, k_BHTD, prior, transport, asked)
+        i_R = positions(asked.start, asked.stop, q_BHTD.device)[:, None]
+        j_S = positions(0, asked.stop, q_BHTD.device)
         for w in windows:
             counted_RS = (i_R - j_S >= w) & (i_R >= length - w)
             totals[w] += (weights_BHRS * counted_RS).sum((-2, -1))

@@ -20,19 +20,21 @@ from torch import Tensor
 
 from causal_priors.priors.base import BoundPrior
 
-# Numbers in one block of logits: 4 MB in float32, which stays in a core's share of the cache.
-BLOCK_NUMBERS = 1 << 20
-# More query rows than this waste work above the diagonal.
-BLOCK_ROWS = 128
+# Logits held at once, in numbers: 4 MB in float32 on a CPU, which a core's share of the cache holds; 512 MB on a GPU.
+BLOCK_NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 27}
+# More query rows than this waste work above the diagonal, fewer waste it on the way.
+BLOCK_ROWS = 32, 128
 
 
-@lru_cache(maxsize=8)
-def positions(length: int, device: torch.device) -> Tensor:
-    """0 .. length - 1. One object per length, so that priors of distance can recognise a whole square window."""
-    return torch.arange(length, device=device)
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def positions(start: int, stop: int, device: torch.device) -> Tensor:
+    """Positions start .. stop - 1. One object per span, so that log-priors recognise a block asked for before."""
+    return torch.arange(start, stop, device=device)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)
 def _future(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """-inf where a key lies in the future of the last `rows` of `columns` queries, else 0."""
     return torch.full((rows, columns), -math.inf, dtype=dtype, device=device).triu(columns - rows + 1)
@@ -44,10 +46,8 @@ def masked_bias(prior: BoundPrior | None, block: range, q_BHTD: Tensor) -> Tenso
     future_RS = _future(len(block), block.stop, dtype, q_BHTD.device)
     if prior is None:
         return future_RS[None, None]
-    i_T = positions(q_BHTD.shape[2], q_BHTD.device)
-    if len(block) == len(i_T):
-        return prior(i_T, i_T) + future_RS
-    return prior(i_T[block.start : block.stop], i_T[: block.stop]) + future_RS
+    i_R = positions(block.start, block.stop, q_BHTD.device)
+    return prior(i_R, positions(0, block.stop, q_BHTD.device)) + future_RS
 
 
 def whole(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, prior: BoundPrior | None) -> Tensor:
@@ -68,9 +68,10 @@ def blocked(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, prior: BoundPrior) -
     return out_BHTD
 
 
-def row_blocks(length: int, numbers_per_row: int) -> Iterator[range]:
-    """Cut `length` query rows into blocks of about BLOCK_NUMBERS numbers."""
-    step = max(1, min(BLOCK_ROWS, BLOCK_NUMBERS // numbers_per_row))
+def row_blocks(length: int, numbers_per_row: int, device: torch.device) -> Iterator[range]:
+    """Cut `length` query rows into blocks that hold about BLOCK_NUMBERS numbers each."""
+    least, most = BLOCK_ROWS
+    step = max(least, min(most, BLOCK_NUMBERS[device.type] // numbers_per_row))
     for start in range(0, length, step):
         yield range(start, min(start + step, length))
 
@@ -81,9 +82,9 @@ class _Blocked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, prior: BoundPrior, *tensors: Tensor) -> Tensor:
         ctx.prior = prior
-        _, heads, length, _ = q.shape
+        batch, heads, length, _ = q.shape
         out = torch.empty(q.shape[:3] + v.shape[3:], dtype=v.dtype, device=q.device)
-        for block in row_blocks(length, heads * length):
+        for block in row_blocks(length, batch * heads * length, q.device):
             seen, mine = slice(0, block.stop), slice(block.start, block.stop)
             bias = masked_bias(prior, block, q)
             out[:, :, mine] = _block_output(q[:, :, mine], k[:, :, seen], v[:, :, seen], bias)
@@ -101,12 +102,12 @@ class _Blocked(torch.autograd.Function):
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         grad_leaves = [torch.zeros_like(leaf) for leaf in leaves]
         delta_BHT1 = (grad_out * out).sum(-1, keepdim=True)
-        for block in row_blocks(length, heads * length):
+        for block in row_blocks(length, heads * length, q.device):
             seen, mine = slice(0, block.stop), slice(block.start, block.stop)
             with torch.enable_grad():
                 bias = masked_bias(isolated, block, q)
             grad_bias = torch.zeros_like(bias) if leaves else None
-            items = max(1, BLOCK_NUMBERS // (heads * len(block) * block.stop))
+            items = max(1, BLOCK_NUMBERS[q.device.type] // (heads * len(block) * block.stop))
             for first in range(0, batch, items):
                 some = slice(first, first + items)
                 part = bias if bias.shape[0] == 1 else bias[some]

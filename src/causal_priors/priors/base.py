@@ -103,7 +103,7 @@ class BoundPrior:
         return BoundPrior(self.prior, _cut(self.token_state))
 
     def distance_form(self) -> tuple[str, Tensor] | None:
-        """("log" | "linear", coefficient [H]) if b = -coefficient * ln(1+d) or -coefficient * d, for kernels that fuse."""
+        """("log" | "linear", coefficient [H]) if b = -coefficient * ln(1+d) or -coefficient * d, else None."""
         form = getattr(self.prior, "distance_form", None)
         return None if form is None else form()
 

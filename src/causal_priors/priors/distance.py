@@ -18,29 +18,27 @@ from causal_priors.priors.base import Geometry, LogPrior, PriorContext
 from causal_priors.priors.formulas import KERPLE, LINEAR, LOG, alibi_slopes, initial_exponents
 
 EXPONENTS = ("free", "fixed", "above-one", "below-one", "margin")
+# Larger blocks are computed each time: the memory would buy little.
+REMEMBERED_PAIRS = 1 << 18
 
 
-@lru_cache(maxsize=8)
-def _square_distance(positions: Tensor, dtype: torch.dtype) -> Tensor:
-    """Lags of a square window. Tensors hash by identity, so an entry lives as long as callers reuse their positions."""
-    return PriorContext(positions, positions).distance_RS(dtype)
+def _fresh_table(i_R: Tensor, j_S: Tensor, dtype: torch.dtype, log: bool) -> Tensor:
+    distance_RS = PriorContext(i_R, j_S).distance_RS(dtype)
+    return torch.log1p(distance_RS) if log else distance_RS
 
 
-@lru_cache(maxsize=8)
-def _square_log(positions: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.log1p(_square_distance(positions, dtype))
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)
+def _remembered_table(i_R: Tensor, j_S: Tensor, dtype: torch.dtype, log: bool) -> Tensor:
+    return _fresh_table(i_R, j_S, dtype, log)
 
 
-def _distance(context: PriorContext, dtype: torch.dtype) -> Tensor:
-    if context.i_R is context.j_S:
-        return _square_distance(context.i_R, dtype)
-    return context.distance_RS(dtype)
-
-
-def _log_distance(context: PriorContext, dtype: torch.dtype) -> Tensor:
-    if context.i_R is context.j_S:
-        return _square_log(context.i_R, dtype)
-    return torch.log1p(context.distance_RS(dtype))
+def _table(context: PriorContext, dtype: torch.dtype, log: bool = False) -> Tensor:
+    """Table of d or ln(1 + d) of a block. Tensors hash by identity: what is remembered serves those who reuse positions."""
+    i_R, j_S = context.i_R, context.j_S
+    if len(i_R) * len(j_S) <= REMEMBERED_PAIRS:
+        return _remembered_table(i_R, j_S, dtype, log)
+    return _fresh_table(i_R, j_S, dtype, log)
 
 
 def inverse_softplus(values: Sequence[float]) -> Tensor:
@@ -85,7 +83,7 @@ class LogDistance(LogPrior):
     def forward(self, context: PriorContext) -> Tensor:
         """The bias [1, H, R, S]."""
         alpha_H = self.exponent_H()
-        return (-alpha_H)[None, :, None, None] * _log_distance(context, alpha_H.dtype)
+        return (-alpha_H)[None, :, None, None] * _table(context, alpha_H.dtype, log=True)
 
     def distance_form(self) -> tuple[str, Tensor]:
         """("log", exponents): b = -alpha ln(1 + d)."""
@@ -118,7 +116,7 @@ class Kerple(LogPrior):
     def forward(self, context: PriorContext) -> Tensor:
         """The bias [1, H, R, S]."""
         power, rate = (F.softplus(raw_H)[None, :, None, None] for raw_H in (self.power_raw_H, self.rate_raw_H))
-        bias: Tensor = KERPLE.of_distance(_distance(context, power.dtype), {"power": power, "rate": rate}, torch)
+        bias: Tensor = KERPLE.of_distance(_table(context, power.dtype), {"power": power, "rate": rate}, torch)
         return bias
 
     def parameters_report(self) -> dict[str, list[float]]:
@@ -144,7 +142,7 @@ class ALiBi(LogPrior):
         """The bias [1, H, R, S]."""
         slope_H = self.get_buffer("slope_H")
         slope = {"slope": slope_H[None, :, None, None]}
-        bias: Tensor = LINEAR.of_distance(_distance(context, slope_H.dtype), slope, torch)
+        bias: Tensor = LINEAR.of_distance(_table(context, slope_H.dtype), slope, torch)
         return bias
 
     def distance_form(self) -> tuple[str, Tensor]:

@@ -57,19 +57,25 @@ class Goat(LogPrior):
     def forward(self, context: PriorContext) -> Tensor:
         """The bias [1, H, R, S]."""
         with torch.autocast(context.i_R.device.type, enabled=False):
-            relative_HRS = self.relative(context)
-            return (relative_HRS + self.key_lane(context.j_S)[:, None, :])[None]
+            return self._bias(context, self.key_lane(context.j_S))[None]
 
     def relative(self, context: PriorContext) -> Tensor:
         """The part that depends on the lag alone [H, R, S]."""
-        series_H2F = torch.cat((self.alpha_HF, self.beta_HF), dim=1)
-        dtype = series_H2F.dtype
-        # The series is tabulated over the block's lags and then spread over its pairs by a matrix product, whose
-        # gradient is one too.
-        lag_RS = (context.i_R[:, None] - context.j_S[None, :]).clamp_min(0)
-        waves_2FRS = self._waves(torch.arange(int(lag_RS.max()) + 1, device=lag_RS.device), dtype)[:, lag_RS]
-        series_HRS: Tensor = (series_H2F @ waves_2FRS.flatten(1)).view(-1, *lag_RS.shape)
-        return series_HRS - F.softplus(self.rho_H)[:, None, None] * lag_RS.to(dtype)
+        lane_HS = self.gain_H.new_zeros(len(self.gain_H), len(context.j_S))
+        return self._bias(context, lane_HS)
+
+    def _bias(self, context: PriorContext, lane_HS: Tensor) -> Tensor:
+        """Series and slope of the lag, plus a term per key."""
+        dtype, alpha_HF1, beta_HF1 = lane_HS.dtype, self.alpha_HF[..., None], self.beta_HF[..., None]
+        # cos w(i - j) and sin w(i - j) as products of the two positions' waves, counted from the block's first row, so
+        # that equal lags give equal bits wherever the block stands.
+        origin = context.i_R[0]
+        cos_FR, sin_FR = self._waves(context.i_R - origin, dtype).chunk(2)
+        query_H2FR = torch.cat((alpha_HF1 * cos_FR + beta_HF1 * sin_FR, alpha_HF1 * sin_FR - beta_HF1 * cos_FR), dim=1)
+        key_H2FS = self._waves(context.j_S - origin, dtype).expand(len(lane_HS), -1, -1)
+        bias_HRS = torch.baddbmm(lane_HS[:, None, :], query_H2FR.mT, key_H2FS)
+        slope_H11 = F.softplus(self.rho_H)[:, None, None]
+        return torch.addcmul(bias_HRS, slope_H11, context.distance_RS(dtype), value=-1)
 
     def key_lane(self, j_S: Tensor) -> Tensor:
         """The part that depends on the key's absolute position alone [H, S]."""

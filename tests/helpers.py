@@ -1,14 +1,20 @@
 """What several test files share. Nothing here repeats production logic: files are made by the real stages."""
 
+import atexit
+import shutil
+import tempfile
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from causal_priors.config import load_scale, scale_file
+from causal_priors.config import ROOT, load_scale, scale_file
+from causal_priors.data.corpus import fetch_corpus
 from causal_priors.data.index import index_stage
 from causal_priors.data.tokenise import shards_stage
 from causal_priors.data.tokenizer import tokenizer_stage
+from causal_priors.errors import UserError
 from causal_priors.scale import Scale
 
 
@@ -38,3 +44,18 @@ def write_shards(folder: Path, of: Scale, **corpus: int) -> Path:
     tokenizer_stage(texts, index, of, tokenizer, cache=folder / "cache")
     shards_stage(texts, index, tokenizer, of, folder / "shards", allow_packed_blocks=True, threads=1)
     return folder / "shards"
+
+
+@cache
+def default_corpus() -> Path:
+    """The default corpus's folder: the repository's own where it was made, else fetched for this test process."""
+    made = ROOT / "results" / "corpus"
+    if (made / "card.json").is_file():
+        return made
+    folder = Path(tempfile.mkdtemp(prefix="causal-priors-corpus-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    try:
+        fetch_corpus(folder)
+    except UserError as error:
+        pytest.skip(f"the default corpus is neither in {made} nor to be fetched: {error}")
+    return folder

@@ -204,7 +204,7 @@ def _field(content: str, path: Path, row: int, field: str) -> str:
 def _read_parquet(path: Path, name: str, column: str) -> Iterator[Document]:
     try:
         # A buffer instead of pre_buffer: pages are read as they are needed, not a whole row group at once.
-        with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True) as file:
             _check_column(file, path, column)
             row = 0
             for batch in file.iter_batches(_batch_rows(file, column), columns=[column], use_threads=False):

@@ -55,9 +55,10 @@ def train_stage(
 ) -> None:
     """Train `run` into the folder `out`, continuing from `out/work` where a state of the same run lies.
 
-    `save_seconds` is the time between resume states (0: every step); it changes no result. A non-finite loss or gradient ends the run
-    with the weights before that step and the status "diverged at step k". Raises `UserError` where another process
-    writes to `out` or a file cannot be written, `SystemExit(128 + signal)` after SIGTERM or SIGINT.
+    `save_seconds` is the time between resume states (0: every step); it changes no result. A non-finite loss or
+    gradient ends the run with the weights before that step and the status "diverged at step k". Raises `UserError`
+    where another process writes to `out` or a file cannot be written, `SystemExit(128 + signal)` after SIGTERM or
+    SIGINT.
     """
     startup = time.process_time()
     settle(device)

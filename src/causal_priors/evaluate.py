@@ -1,0 +1,214 @@
+"""Measure one checkpoint: loss per window and position bin, far mass, exponents, at L, 2L, 4L and 8L.
+
+Shape legend: K blocks, W windows of a block, T tokens of a window, N position bins, B windows of a forward pass, H
+heads. Every length cuts the same blocks of 8L inputs, so every length scores the same targets. One forward pass always
+holds the windows of exactly one block: a number depends on the checkpoint, the block and the length, and on nothing
+like a batch size, bit for bit on a CPU.
+"""
+
+import resource
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from causal_priors import runcard
+from causal_priors.arms import Arm
+from causal_priors.artifacts import canonical_json, write_json
+from causal_priors.data.windows import evaluation_blocks
+from causal_priors.model import Transformer
+from causal_priors.runs import EVALUATION_FACTORS, Run
+from causal_priors.scale import Scale
+from causal_priors.tables import SCHEMAS, write_table
+from causal_priors.train.checkpoint import CARD, FINISHED, Checkpoint, as_device, read_checkpoint
+from causal_priors.train.determinism import settle
+
+KIND = "evaluation"
+FULL_BLOCK = 8
+YARN_VARIANTS = {"paper": "yarn", "code": "yarn-code"}
+
+
+def far_windows(train_length: int) -> tuple[int, int]:
+    """Far-mass windows w in tokens: L/8, registered, and L, recorded (A2)."""
+    return train_length // 8, train_length
+
+
+def evaluate_stage(
+    run: Run,
+    scale: Scale,
+    arm: Arm,
+    folder: Path,
+    shards: Path,
+    out: Path,
+    code: str,
+    *,
+    allow_packed: bool = False,
+    device: str = "cpu",
+    yarn_ramps: tuple[str, ...] = ("paper",),
+) -> None:
+    """Evaluate the checkpoint in `folder` and write the table `out` (kind "evaluation", stage "evaluate").
+
+    The arm `rope` is also measured under YaRN with each of `yarn_ramps` ("paper" | "code"). A diverged run gives an
+    empty table whose metadata says so. Raises `UserError` where the checkpoint or the shards are missing or damaged.
+    """
+    settle(device)
+    parameters = {"packed": allow_packed, "yarn_ramps": list(yarn_ramps)}
+    checkpoint = read_checkpoint(run, scale, arm, folder)
+    parts = []
+    if checkpoint.status == FINISHED:
+        blocks = load_blocks(run, scale, shards, allow_packed)
+        dtype = "float32"
+        model = as_device(checkpoint.model(run, scale, arm), device, dtype)
+        table = Table(run, scale, "evaluate", dtype)
+        parts.append(table.exponents(model))
+        for factor in EVALUATION_FACTORS:
+            length = factor * run.train_length(scale)
+            parts.append(table.measured("plain", measure(model, blocks, length, table.train_length)))
+            for ramp in yarn_ramps if arm.key == "rope" else ():
+                model.set_yarn(length, ramp=ramp)
+                parts.append(table.measured(YARN_VARIANTS[ramp], measure(model, blocks, length, table.train_length)))
+                model.set_yarn(None)
+    write_evaluation(parts, out, "evaluate", checkpoint, shards, code, parameters)
+
+
+def load_blocks(run: Run, scale: Scale, shards: Path, allow_packed: bool) -> np.ndarray:
+    """Return the evaluation blocks of the run's training length, int64 [K, 8 L + 1]."""
+    blocks: np.ndarray
+    blocks, _ = evaluation_blocks(shards, run.train_length(scale), scale, allow_packed)
+    return blocks
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one pass over the blocks at window length `length` gives.
+
+    loss: nats per target [K, W, N]. bins: (first, end) positions of each bin, 0-based. far: per w, the far mass
+    [K, W], mean over the last w queries, heads and layers. far_head: per w, the same [depth, H] over all windows.
+    """
+
+    length: int
+    bins: list[tuple[int, int]]
+    loss: np.ndarray
+    far: dict[int, np.ndarray]
+    far_head: dict[int, np.ndarray]
+
+
+@torch.inference_mode()
+def measure(model: Transformer, blocks: np.ndarray, length: int, train_length: int) -> Measurement:
+    """Return losses and far mass of `model` over `blocks` [K, 8 L + 1], cut into windows of `length` tokens."""
+    device = next(model.parameters()).device
+    windows = far_windows(train_length)
+    bins = position_bins(length, train_length)
+    losses: list[np.ndarray] = []
+    far: dict[int, list[np.ndarray]] = {w: [] for w in windows}
+    for block in blocks:
+        ids = torch.from_numpy(block).to(device)
+        loss_WT, mass = model(ids[:-1].view(-1, length), ids[1:].view(-1, length), far_windows=windows)
+        loss_WT = loss_WT.double()
+        losses.append(torch.stack([loss_WT[:, first:end].mean(dim=1) for first, end in bins], dim=1).cpu().numpy())
+        for w in windows:
+            far[w].append(mass[w].double().cpu().numpy())
+    far_KLWH = {w: np.stack(parts) for w, parts in far.items()}
+    return Measurement(
+        length,
+        bins,
+        np.stack(losses),
+        {w: values.mean(axis=(1, 3)) for w, values in far_KLWH.items()},
+        {w: values.mean(axis=(0, 2)) for w, values in far_KLWH.items()},
+    )
+
+
+def position_bins(length: int, train_length: int) -> list[tuple[int, int]]:
+    """Return the (first, end) 0-based positions of the bins 1..L, L+1..2L, 2L+1..4L, 4L+1..8L that fit in `length`."""
+    ends = [factor * train_length for factor in EVALUATION_FACTORS if factor * train_length <= length]
+    return list(zip([0, *ends], ends, strict=False))
+
+
+class Table:
+    """Builds rows of the kind "evaluation" for one run and stage."""
+
+    def __init__(self, run: Run, scale: Scale, stage: str, dtype: str) -> None:
+        self.train_length = run.train_length(scale)
+        self._constant = {
+            "run": run.name(scale),
+            "size": run.size,
+            "arm": run.arm,
+            "train_length": self.train_length,
+            "seed": run.seed,
+            "stage": stage,
+            "dtype": dtype,
+        }
+
+    def measured(self, variant: str, found: Measurement) -> pd.DataFrame:
+        """Return one row per loss and per far mass of `found`."""
+        blocks, windows, bins = found.loss.shape
+        block_KWN, window_KWN, bin_KWN = np.indices((blocks, windows, bins))
+        counts = np.array([end - first for first, end in found.bins])
+        parts = [
+            self._rows(
+                variant, "loss", found.length,
+                block=block_KWN.ravel(), window=window_KWN.ravel(), bin=bin_KWN.ravel(),
+                value=found.loss.ravel(), count=np.broadcast_to(counts, found.loss.shape).ravel(),
+            )
+        ]  # fmt: skip
+        block_KW, window_KW = np.indices((blocks, windows))
+        for w, value_LH in found.far_head.items():
+            layer_LH, head_LH = np.indices(value_LH.shape)
+            parts.append(
+                self._rows(
+                    variant, "far_mass", found.length,
+                    block=block_KW.ravel(), window=window_KW.ravel(), far_window=w,
+                    value=found.far[w].ravel(), count=value_LH.size * w,
+                )
+            )  # fmt: skip
+            parts.append(
+                self._rows(
+                    variant, "far_mass_head", found.length,
+                    layer=layer_LH.ravel(), head=head_LH.ravel(), far_window=w,
+                    value=value_LH.ravel(), count=blocks * windows * w,
+                )
+            )  # fmt: skip
+        return pd.concat(parts, ignore_index=True)
+
+    def exponents(self, model: Transformer) -> pd.DataFrame:
+        """Return the exponent census: one row per layer and head of an arm that has exponents."""
+        found = [row for row in model.position_report() if row[2] == "exponent"]
+        layer, head, value = ([row[column] for row in found] for column in (0, 1, 3))
+        return self._rows("plain", "exponent", 0, layer=layer, head=head, value=value, count=[1] * len(found))
+
+    def _rows(self, variant: str, quantity: str, length: int, **columns: Any) -> pd.DataFrame:
+        absent = dict.fromkeys(("block", "window", "bin", "far_window", "layer", "head"), -1)
+        constant = {**self._constant, "variant": variant, "quantity": quantity, "length": length}
+        rows = len(columns["value"])
+        filled = {
+            key: value if np.ndim(value) else [value] * rows for key, value in {**constant, **absent, **columns}.items()
+        }
+        return pd.DataFrame(filled)
+
+
+def write_evaluation(
+    parts: Iterable[pd.DataFrame],
+    out: Path,
+    stage: str,
+    checkpoint: Checkpoint,
+    shards: Path,
+    code: str,
+    parameters: Mapping[str, Any],
+) -> None:
+    """Write the rows with the checkpoint's status and the run card in the file's metadata, and timings beside it."""
+    parts = list(parts)
+    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=SCHEMAS[KIND].names)
+    inputs = {CARD: checkpoint.folder / CARD, "shards": shards / "card.json"}
+    run = {key: checkpoint.card["parameters"][key] for key in ("run", "scale", "arm")}
+    card = runcard.card(stage, inputs=inputs, outputs={}, parameters={**run, **parameters}, code=code)
+    write_table(frame, out, KIND, {"status": checkpoint.status, "card": canonical_json(card).decode()})
+    timing = {
+        "cpu_seconds": time.process_time(),
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+    write_json(out.with_name(f"{out.stem}.timing.json"), timing)

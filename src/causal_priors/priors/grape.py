@@ -6,13 +6,15 @@ the fixed ALiBi slopes m_h as multipliers, the key gate's direction has unit len
 side is neither normalised nor rotated, so its biases depend on absolute position (modulo one turn of the rotation).
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from causal_priors.priors.base import Geometry, LogPrior, PriorContext
 from causal_priors.priors.formulas import alibi_slopes
-from causal_priors.priors.positions import run_of, take
+from causal_priors.priors.positions import take
 
 PATH_DIM = 8
 
@@ -97,12 +99,26 @@ class GrapeAP(_AlibiScaled):
         # ln sigmoid(inf) is 0, and so is its derivative.
         uncounted_RL = query_BHTP.new_zeros(len(i_R), len(l_L)).masked_fill_(l_L > i_R[:, None], torch.inf)
         logits_BHRL = (take(query_BHTP.mT, i_R).mT @ key_BHLP.mT).add_(uncounted_RL)
-        path_BHRL = F.logsigmoid(logits_BHRL).cumsum(-1)
-        if (run := run_of(j_S)) is not None:
-            bias_BHRS = path_BHRL[..., last + 1 - run.stop :].flip(-1)
-        else:
-            bias_BHRS = path_BHRL.index_select(-1, last - j_S)
-        return bias_BHRS.mul_(self.get_buffer("slope_H")[:, None, None])
+        path_BHRL = sums_from_the_end(F.logsigmoid(logits_BHRL))
+        return take(path_BHRL, j_S, first) * self.get_buffer("slope_H")[:, None, None]
+
+
+class _SumsFromTheEnd(torch.autograd.Function):
+    """Running sums of the last axis in reverse order. It is its own adjoint, which saves autograd's three flips."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return value.cumsum(-1).flip(-1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0].cumsum(-1).flip(-1)
+
+
+def sums_from_the_end(value: Tensor) -> Tensor:
+    """out[n] = the sum of all value[m] with m < length - n, along the last axis: the whole sum first."""
+    sums: Tensor = _SumsFromTheEnd.apply(value)  # type: ignore[no-untyped-call]
+    return sums
 
 
 def turn_by_position(value_BHTP: Tensor) -> Tensor:

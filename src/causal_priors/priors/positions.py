@@ -18,9 +18,11 @@ def run_of(position_X: Tensor) -> range | None:
     return range(first, first + len(position_X)) if torch.equal(position_X, run) else None
 
 
-def take(value_T: Tensor, position_X: Tensor) -> Tensor:
-    """The entries of the last axis at these positions: [..., T] to [..., X]."""
+def take(value_T: Tensor, position_X: Tensor, first: int = 0) -> Tensor:
+    """The entries of the last axis at these positions, where entry 0 stands for position `first`: [..., X]."""
     run = run_of(position_X)
     if run is None:
-        return value_T.index_select(-1, position_X)
-    return value_T if len(run) == value_T.shape[-1] else value_T[..., run.start : run.stop]
+        return value_T.index_select(-1, position_X - first)
+    if len(run) == value_T.shape[-1]:
+        return value_T
+    return value_T[..., run.start - first : run.stop - first]

@@ -9,8 +9,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from causal_priors.errors import UserError
+
+if TYPE_CHECKING:
+    from causal_priors.scale import Scale
 
 Command = Callable[[argparse.Namespace], None]
 
@@ -27,51 +31,69 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of a pipe has seen enough (`... | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    top = argparse.ArgumentParser(prog="python -m causal_priors", description=__doc__.splitlines()[0] if __doc__ else "")
+    top = argparse.ArgumentParser(prog="python -m causal_priors", description="One subcommand per stage.")
     commands = top.add_subparsers(title="stages", metavar="STAGE", required=True)
 
     def add(name: str, command: Command, help_text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=help_text, description=help_text)
+        sub = commands.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
         sub.set_defaults(command=command)
         return sub
 
-    def add_for_run(name: str, command: Command, help_text: str) -> argparse.ArgumentParser:
-        sub = add(name, command, help_text)
-        sub.add_argument("run", help="e.g. S-rope-L64-s0")
-        _scale(sub)
-        sub.add_argument("--shards", type=Path, required=True, help="folder of the tokenised corpus")
-        return sub
+    _add_data(add)
+    _add_runs(add)
+    _add_verdicts(add)
+    sub = add("bench", _bench, "measure speed and memory, as ratios within one run")
+    sub.add_argument("what", choices=["transport"])
+    sub.add_argument("rest", nargs=argparse.REMAINDER, help="options of the benchmark")
+    return top
 
-    sub = add("corpus", _corpus, "fetch the default corpus, or read a folder of texts, into one table of documents")
-    sub.add_argument("--corpus", default="default", help="`default` or a folder of .txt, .jsonl(.gz) or .parquet")
-    sub.add_argument("--text-column", default="text", help="column or field that holds the text")
-    sub.add_argument("--archives", default="", help="folder that holds the default corpus's archives (no network)")
-    sub.add_argument("--cache", type=Path, required=True, help="folder for downloads")
+
+def _add_data(add: Callable[..., argparse.ArgumentParser]) -> None:
+    sub = add("corpus", _corpus, "fetch the default corpus, verified by sha256")
+    sub.add_argument("card", type=Path, help="corpus card to write; the texts lie beside it")
+    sub.add_argument("--archives", default="", help="folder that holds the archives, where there is no network")
+
+    sub = add("index", _index, "check a corpus, and split it into training and held-out documents")
+    _texts(sub)
+    sub.add_argument("--card", type=Path, help="card of the default corpus, to check the texts against")
+    _packed(sub)
     sub.add_argument("--out", type=Path, required=True)
 
     sub = add("tokenizer", _tokenizer, "train the byte-level BPE on the training split, or fetch GPT-2's")
+    _texts(sub)
     _scale(sub)
-    sub.add_argument("--corpus", type=Path, required=True, help="the table of documents")
+    sub.add_argument("--index", type=Path, required=True)
     sub.add_argument("--cache", type=Path, required=True, help="folder for downloads")
+    sub.add_argument("--archives", default="", help="folder that holds the archives, where there is no network")
     sub.add_argument("--out", type=Path, required=True)
 
     sub = add("shards", _shards, "tokenise the corpus into training and held-out shards")
+    _texts(sub)
     _scale(sub)
-    sub.add_argument("--corpus", type=Path, required=True, help="the table of documents")
+    sub.add_argument("--index", type=Path, required=True)
     sub.add_argument("--tokenizer", type=Path, required=True)
     sub.add_argument("--allow-repeats", action="store_true", help="accept a corpus that training repeats often")
-    sub.add_argument("--packed", action="store_true", help="allow evaluation blocks across document borders")
-    sub.add_argument("--out", type=Path, required=True)
+    _packed(sub)
+    sub.add_argument("--threads", type=int, default=0, help="tokenising threads; 0: one a core")
+    sub.add_argument("--out", type=Path, required=True, help="folder")
 
     sub = add("margins", _margins, "choose the margins of experiment 0005 from theory")
     _scale(sub)
     sub.add_argument("--out", type=Path, required=True)
+
+
+def _add_runs(add: Callable[..., argparse.ArgumentParser]) -> None:
+    def add_for_run(name: str, command: Command, help_text: str) -> argparse.ArgumentParser:
+        sub = add(name, command, help_text)
+        sub.add_argument("run", help="a registered run, e.g. S-rope-L64-s0")
+        _study(sub)
+        sub.add_argument("--shards", type=Path, required=True, help="folder of the tokenised corpus")
+        return sub
 
     sub = add_for_run("train", _train, "train one registered run, or continue it")
     sub.add_argument("--margins", type=Path, help="the margins file, for the arms that train with one")
@@ -79,38 +101,42 @@ def parser() -> argparse.ArgumentParser:
 
     sub = add_for_run("evaluate", _evaluate, "evaluate one checkpoint at L, 2L, 4L and 8L")
     sub.add_argument("--folder", type=Path, required=True, help="folder of the run")
-    sub.add_argument("--packed", action="store_true", help="allow evaluation blocks across document borders")
+    _packed(sub)
     sub.add_argument("--out", type=Path, required=True)
 
     sub = add_for_run("intervene", _intervene, "change a checkpoint's log-prior beyond L; measure before and after")
     sub.add_argument("edit", choices=["cap", "repair"])
     sub.add_argument("--folder", type=Path, required=True, help="folder of the run")
-    sub.add_argument("--packed", action="store_true", help="allow evaluation blocks across document borders")
+    _packed(sub)
     sub.add_argument("--out", type=Path, required=True)
 
+
+def _add_verdicts(add: Callable[..., argparse.ArgumentParser]) -> None:
     sub = add("score", _score, "score the registered tests")
     _study(sub)
-    sub.add_argument("--experiment", help="score one experiment, e.g. 0003")
+    sub.add_argument("evaluations", type=Path, nargs="+", help="evaluation and intervention tables of run folders")
+    sub.add_argument("--experiment", help="score one experiment only, e.g. 0003")
     sub.add_argument("--out", type=Path, required=True, help="folder for verdicts.{json,parquet,csv,md}")
 
     sub = add("verdicts", _verdicts, "print the last verdict table")
-    sub.add_argument("--scale", default="micro", help="scale whose table to print")
+    _scale(sub)
     sub.add_argument("--folder", type=Path, help="folder that holds verdicts.json (default: results/{scale})")
 
     sub = add("summary", _summary, "write tables of loss and far mass per run and arm")
-    sub.add_argument("evaluations", type=Path, nargs="+")
+    sub.add_argument("evaluations", type=Path, nargs="+", help="evaluation tables")
     sub.add_argument("--csv", type=Path, required=True)
     sub.add_argument("--md", type=Path, required=True)
 
-    sub = add("seal", _seal, "seal new protocols, or check the seals")
+    sub = add("seal", _seal, "seal new protocols; with --check, only look whether anything sealed has changed")
     sub.add_argument("--preregistration", type=Path, default=Path("preregistration"))
-    sub.add_argument("--check", action="store_true", help="only check that nothing sealed has changed")
+    sub.add_argument("--check", action="store_true")
     sub.add_argument("--date", help="date of the seal, YYYY-MM-DD")
+    sub.add_argument("--results", type=Path, default=Path("results"), help="folder that must hold no trained run yet")
 
-    sub = add("bench", _bench, "measure speed and memory; ratios within one run")
-    sub.add_argument("what", choices=["transport"])
-    sub.add_argument("rest", nargs=argparse.REMAINDER, help="options of the benchmark")
-    return top
+
+def _texts(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--texts", type=Path, required=True, help="folder of .txt, .jsonl(.gz) or .parquet files")
+    sub.add_argument("--text-column", default="text", help="column or field that holds the text")
 
 
 def _scale(sub: argparse.ArgumentParser) -> None:
@@ -119,5 +145,150 @@ def _scale(sub: argparse.ArgumentParser) -> None:
 
 def _study(sub: argparse.ArgumentParser) -> None:
     _scale(sub)
-    sub.add_argument("--results", default="results", help="folder of generated files")
     sub.add_argument("--preregistration", default="preregistration", help="folder of the sealed protocols")
+
+
+def _packed(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--packed", action="store_true", help="allow evaluation blocks across document borders")
+
+
+def _load_scale(options: argparse.Namespace) -> "Scale":
+    from causal_priors.config import load_scale, scale_file
+
+    return load_scale(scale_file(options.scale))
+
+
+def _run_of(options: argparse.Namespace, stage: str) -> dict[str, Any]:
+    """Return what every stage of a run is given: the run, its scale and arm, and the digest of the code."""
+    from causal_priors.codedigest import code_digest
+    from causal_priors.study import find_run
+
+    scale = _load_scale(options)
+    run, arm = find_run(options.run, scale, options.preregistration)
+    return {"run": run, "scale": scale, "arm": arm, "code": code_digest(stage, arm)}
+
+
+def _corpus(options: argparse.Namespace) -> None:
+    from causal_priors.data.corpus import corpus_stage
+
+    corpus_stage(options.card, options.archives)
+
+
+def _index(options: argparse.Namespace) -> None:
+    from causal_priors.data.index import index_stage
+
+    index_stage(
+        options.texts, options.out, column=options.text_column, card=options.card, allow_packed_blocks=options.packed
+    )
+
+
+def _tokenizer(options: argparse.Namespace) -> None:
+    from causal_priors.data.tokenizer import tokenizer_stage
+
+    tokenizer_stage(
+        options.texts,
+        options.index,
+        _load_scale(options),
+        options.out,
+        column=options.text_column,
+        cache=options.cache,
+        archives=options.archives,
+    )
+
+
+def _shards(options: argparse.Namespace) -> None:
+    from causal_priors.data.tokenise import shards_stage
+
+    shards_stage(
+        options.texts,
+        options.index,
+        options.tokenizer,
+        _load_scale(options),
+        options.out,
+        column=options.text_column,
+        allow_repeats=options.allow_repeats,
+        allow_packed_blocks=options.packed,
+        threads=options.threads,
+    )
+
+
+def _margins(options: argparse.Namespace) -> None:
+    from causal_priors.theory.margin import margin_stage
+
+    margin_stage(_load_scale(options), options.out)
+
+
+def _train(options: argparse.Namespace) -> None:
+    given = _run_of(options, "train")
+    from causal_priors.train.loop import train_stage
+
+    train_stage(**given, shards=options.shards, out=options.out, margins=options.margins)
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    given = _run_of(options, "evaluate")
+    from causal_priors.evaluate import evaluate_stage
+
+    evaluate_stage(
+        **given, folder=options.folder, shards=options.shards, out=options.out, allow_packed=options.packed
+    )
+
+
+def _intervene(options: argparse.Namespace) -> None:
+    given = _run_of(options, "intervene")
+    from causal_priors.intervene import intervene_stage
+
+    intervene_stage(
+        **given,
+        edit=options.edit,
+        folder=options.folder,
+        shards=options.shards,
+        out=options.out,
+        allow_packed=options.packed,
+    )
+
+
+def _score(options: argparse.Namespace) -> None:
+    from causal_priors.arms import ARMS
+    from causal_priors.prereg.scoring import score_stage
+
+    score_stage(
+        Path(options.preregistration),
+        _load_scale(options),
+        options.evaluations,
+        ARMS,
+        options.out,
+        experiment=options.experiment,
+    )
+
+
+def _verdicts(options: argparse.Namespace) -> None:
+    from causal_priors.prereg.verdict_tables import plain_text, read_verdicts
+
+    print(plain_text(read_verdicts((options.folder or Path("results", options.scale)) / "verdicts.json")))
+
+
+def _summary(options: argparse.Namespace) -> None:
+    from causal_priors.report.tables import summary_stage
+
+    summary_stage(options.evaluations, options.csv, options.md)
+
+
+def _seal(options: argparse.Namespace) -> None:
+    from datetime import UTC, datetime
+
+    from causal_priors.prereg.seal import check_seals, seal
+
+    if options.check:
+        for protocol, digest in check_seals(options.preregistration).items():
+            print(f"{protocol}  {digest}")
+        return
+    date = options.date or datetime.now(UTC).date().isoformat()
+    for path in seal(options.preregistration, date, options.results):
+        print(path)
+
+
+def _bench(options: argparse.Namespace) -> None:
+    from importlib import import_module
+
+    import_module(f"causal_priors.bench.{options.what}").main(options.rest)

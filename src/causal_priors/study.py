@@ -64,15 +64,7 @@ class Study:
 
     def run(self, name: str) -> Run:
         """Return the registered, implemented run called `name`. Raises `UserError` otherwise."""
-        run = parse_run(name, self.scale)
-        if run not in self.registered:
-            names = [known.name(self.scale) for known in self.registered]
-            close = difflib.get_close_matches(name, names, n=1)
-            remedy = f"did you mean {close[0]}?" if close else "the protocols under preregistration/ list the runs"
-            raise refuse("is not a registered run", value=name, remedy=remedy)
-        if run.arm not in self.arms:
-            raise refuse(f"cannot be trained: arm {run.arm} is not implemented", value=name)
-        return run
+        return _find(name, self.scale, self.registered, self.arms)
 
     def arm(self, run: Run) -> Arm:
         """Return the table row of a run's arm."""
@@ -92,6 +84,24 @@ class Study:
         """Does the run's prior take its margin from the theory stage?"""
         prior = self.arm(run).log_prior
         return prior is not None and prior.options.get("exponents") == "margin"
+
+
+def _find(name: str, scale: Scale, registered: Mapping[Run, object], arms: Mapping[str, Arm]) -> Run:
+    run = parse_run(name, scale)
+    if run not in registered:
+        close = difflib.get_close_matches(name, [known.name(scale) for known in registered], n=1)
+        remedy = f"did you mean {close[0]}?" if close else "the protocols under preregistration/ list the runs"
+        raise refuse("is not a registered run", value=name, remedy=remedy)
+    if run.arm not in arms:
+        raise refuse(f"cannot be trained: arm {run.arm} is not implemented", value=name)
+    return run
+
+
+def find_run(name: str, scale: Scale, preregistration: str | Path) -> tuple[Run, Arm]:
+    """Return a registered run and its arm by the run's name, after checking every seal. Raises `UserError`."""
+    check_seals(preregistration)
+    run = _find(name, scale, registered_runs(load_protocols(preregistration)), ARMS)
+    return run, ARMS[run.arm]
 
 
 def load_study(data: Any, file: str | Path) -> Study:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from causal_priors import runcard
 from causal_priors.arms import Arm
-from causal_priors.artifacts import digest_of, read_json, write_json, writer_lock
+from causal_priors.artifacts import digest_of, write_json, writer_lock
 from causal_priors.data.batches import training_batch
 from causal_priors.data.shards import Shards, open_shards
 from causal_priors.model import Transformer
@@ -90,10 +90,17 @@ def _request(run: Run, scale: Scale, arm: Arm, shards: Path, code: str, margins:
         "arm": arm.resolved(),
         "init_seed": run.init_seed,
         "data_seed": run.data_seed,
-        "margins": read_json(margins) if margins else None,
+        "margins": _margins(margins) if margins else None,
     }
     card = runcard.card("train", inputs=inputs, outputs={}, parameters=parameters, code=code)
     return {key: card[key] for key in ("inputs", "parameters", "code", "versions")}
+
+
+def _margins(path: Path) -> dict[str, float]:
+    # Inside the function: the margins are data here, and theory's code has a stage of its own.
+    from causal_priors.theory.margin import read_margins
+
+    return read_margins(path)
 
 
 def _fingerprint(request: Mapping[str, Any], device: str) -> dict[str, Any]:

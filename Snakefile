@@ -1,0 +1,48 @@
+# From text to verdicts. `snakemake --cores all` runs the registered study at the default scale;
+# `--config scale=mini` changes the scale, and a target narrows it: an experiment (experiment_0003), or any file.
+#
+# Shell rules only, each one stage of `python -m causal_priors`. `params: code=` holds a digest of the source that a
+# stage's numbers depend on, so that an edit reruns what it touches.
+
+import sys
+from pathlib import Path
+from shlex import quote
+
+from snakemake.exceptions import WorkflowError
+from snakemake.utils import min_version
+
+from causal_priors.codedigest import code_digest
+from causal_priors.errors import UserError
+from causal_priors.study import load_study
+from causal_priors.yamlfile import load_yaml
+
+min_version("9.20")
+
+BASE = Path(workflow.basedir)
+CONFIG = BASE / "workflow" / "config" / "config.yaml"
+
+
+configfile: str(CONFIG)
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/theory.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/intervene.smk"
+include: "workflow/rules/verdicts.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        VERDICTS,
+        SUMMARY,
+
+
+# The table is the last thing a reader sees.
+onsuccess:
+    if Path(VERDICTS[0]).exists():
+        shell("{PYTHON} -m causal_priors verdicts --folder {OUT} >&2")

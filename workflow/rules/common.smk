@@ -1,0 +1,44 @@
+# What every rule shares: the study (config, scale, sealed protocols, arms), folders, and the interpreter.
+
+
+def refuse_to_start(error):
+    """Stop before anything is planned, with the one line a person needs."""
+    sys.tracebacklimit = 0
+    raise WorkflowError(str(error)) from None
+
+
+try:
+    load_yaml(CONFIG)
+    STUDY = load_study(dict(config), CONFIG)
+except UserError as error:
+    refuse_to_start(error)
+
+PYTHON = sys.executable
+SCALE = STUDY.scale.name
+OUT = STUDY.folder.as_posix()
+DATA = f"{OUT}/data"
+REGISTER = f"--preregistration {quote(STUDY.config.preregistration)}"
+
+# A job's messages go to its log; where it fails, the last of them also to the terminal.
+LOGGED = " 2> {log} || {{ code=$?; tail -n 2 {log} >&2; exit $code; }}"
+
+
+wildcard_constraints:
+    run="[^/]+",
+    edit="cap|repair",
+    experiment="|".join(STUDY.experiments),
+
+
+def arm_of(wildcards):
+    return STUDY.arm(STUDY.run(wildcards.run))
+
+
+def code_of(stage):
+    """Digest of the code of a stage, for the arm of the job's run where it has one."""
+    return lambda wildcards: code_digest(
+        stage, arm_of(wildcards) if hasattr(wildcards, "run") else None
+    )
+
+
+def paths(files):
+    return [file.as_posix() for file in files]

@@ -1,0 +1,99 @@
+# Corpus -> index (checked and split) -> tokenizer -> shards. The default corpus is fetched once for all scales; a
+# folder of one's own (config key `corpus`) takes its place.
+
+CACHE = f"{STUDY.config.results}/corpus"
+OWN = STUDY.config.corpus != "default"
+CARD = f"{CACHE}/default/card.json"
+TEXTS = STUDY.config.corpus if OWN else f"{CACHE}/default/text"
+ARCHIVES = (
+    f"--archives {quote(STUDY.config.corpus_archives)}"
+    if STUDY.config.corpus_archives
+    else ""
+)
+PACKED = "--packed" if STUDY.config.allow_packed_blocks else ""
+COLUMN = f"--text-column {quote(STUDY.config.text_column)}"
+
+
+def texts(wildcards):
+    """Files whose change rebuilds the index: the default corpus's card, or every file of one's own folder."""
+    if not OWN:
+        return [CARD]
+    folder = Path(TEXTS)
+    if not folder.is_dir():
+        raise WorkflowError(
+            f"config: corpus = {TEXTS!r}: is not a folder; name one, or write default"
+        )
+    return paths(sorted(path for path in folder.rglob("*") if path.is_file()))
+
+
+rule corpus:
+    output:
+        CARD,
+    log:
+        f"{CACHE}/default.log",
+    params:
+        code=code_digest("corpus"),
+    shell:
+        "{PYTHON} -m causal_priors corpus {output} {ARCHIVES}" + LOGGED
+
+
+rule index:
+    input:
+        texts,
+    output:
+        f"{DATA}/index.parquet",
+    log:
+        f"{OUT}/logs/index.log",
+    benchmark:
+        f"{OUT}/benchmarks/index.tsv"
+    params:
+        code=code_digest("index"),
+        card="" if OWN else f"--card {CARD}",
+        options=f"--texts {quote(TEXTS)} {COLUMN} {PACKED}",
+    shell:
+        "{PYTHON} -m causal_priors index {params.options} {params.card} --out {output}"
+        + LOGGED
+
+
+rule tokenizer:
+    input:
+        index=rules.index.output,
+    output:
+        f"{DATA}/tokenizer.json",
+    log:
+        f"{OUT}/logs/tokenizer.log",
+    benchmark:
+        f"{OUT}/benchmarks/tokenizer.tsv"
+    params:
+        code=code_digest("tokenizer"),
+        scale=STUDY.scale.digest(),
+        options=f"--texts {quote(TEXTS)} {COLUMN}",
+    shell:
+        "{PYTHON} -m causal_priors tokenizer {params.options} --scale {SCALE} --index {input.index} --cache {CACHE}"
+        " {ARCHIVES} --out {output}" + LOGGED
+
+
+rule shards:
+    input:
+        index=rules.index.output,
+        tokenizer=rules.tokenizer.output,
+    output:
+        card=f"{DATA}/shards/card.json",
+        train=f"{DATA}/shards/train.bin",
+        heldout=f"{DATA}/shards/heldout.bin",
+        documents=f"{DATA}/shards/documents.parquet",
+    log:
+        f"{OUT}/logs/shards.log",
+    benchmark:
+        f"{OUT}/benchmarks/shards.tsv"
+    threads: 2
+    params:
+        code=code_digest("shards"),
+        scale=STUDY.scale.digest(),
+        options=f"--texts {quote(TEXTS)} {COLUMN} {PACKED}",
+        repeats="--allow-repeats" if STUDY.config.allow_repeats else "",
+        folder=f"{DATA}/shards",
+    shell:
+        "{PYTHON} -m causal_priors shards {params.options} {params.repeats} --scale {SCALE} --index {input.index}"
+        " --tokenizer {input.tokenizer} --threads {threads} --out {params.folder}"
+        + LOGGED

@@ -1,0 +1,20 @@
+# Tables for readers. They enter no verdict.
+
+SUMMARY = [f"{OUT}/tables/summary.csv", f"{OUT}/tables/summary.md"]
+
+
+rule summary:
+    input:
+        paths(STUDY.run_folder(run) / "evaluation.parquet" for run in STUDY.runs()),
+    output:
+        csv=SUMMARY[0],
+        md=SUMMARY[1],
+    log:
+        f"{OUT}/logs/summary.log",
+    benchmark:
+        f"{OUT}/benchmarks/summary.tsv"
+    params:
+        code=code_digest("summary"),
+    shell:
+        "{PYTHON} -m causal_priors summary {input} --csv {output.csv} --md {output.md}"
+        + LOGGED

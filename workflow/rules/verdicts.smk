@@ -1,0 +1,58 @@
+# Scoring: sealed protocols and evaluation tables in, verdicts out. A test that fails is a result, not an error.
+
+KINDS = ["json", "parquet", "csv", "md"]
+VERDICTS = [f"{OUT}/verdicts.{kind}" for kind in KINDS]
+SEALED = paths(sorted(Path(STUDY.config.preregistration).glob("**/*.yaml")))
+
+
+rule verdicts:
+    input:
+        evaluations=paths(STUDY.evaluation_files()),
+        cards=paths(STUDY.run_folder(run) / "run.json" for run in STUDY.runs()),
+        sealed=SEALED,
+    output:
+        VERDICTS,
+    log:
+        f"{OUT}/logs/verdicts.log",
+    benchmark:
+        f"{OUT}/benchmarks/verdicts.tsv"
+    params:
+        code=code_digest("score"),
+        scale=STUDY.scale.digest(),
+    shell:
+        "{PYTHON} -m causal_priors score {input.evaluations} --scale {SCALE} {REGISTER} --out {OUT}"
+        + LOGGED
+
+
+rule experiment_verdicts:
+    input:
+        evaluations=lambda wildcards: paths(
+            STUDY.evaluation_files(wildcards.experiment)
+        ),
+        cards=lambda wildcards: paths(
+            STUDY.run_folder(run) / "run.json"
+            for run in STUDY.runs(wildcards.experiment)
+        ),
+        sealed=SEALED,
+    output:
+        [f"{OUT}/experiments/{{experiment}}/verdicts.{kind}" for kind in KINDS],
+    log:
+        f"{OUT}/logs/verdicts-{{experiment}}.log",
+    params:
+        code=code_digest("score"),
+        scale=STUDY.scale.digest(),
+        folder=lambda wildcards, output: Path(output[0]).parent.as_posix(),
+    shell:
+        "{PYTHON} -m causal_priors score {input.evaluations} --scale {SCALE} {REGISTER}"
+        " --experiment {wildcards.experiment}"
+        " --out {params.folder}" + LOGGED
+
+
+# `snakemake --cores all experiment_0003`
+for experiment in STUDY.experiments:
+
+    rule:
+        name:
+            f"experiment_{experiment}"
+        input:
+            [f"{OUT}/experiments/{experiment}/verdicts.{kind}" for kind in KINDS],

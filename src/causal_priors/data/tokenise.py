@@ -71,9 +71,10 @@ def shards_stage(
                 progress.update(0, tokens=sum(map(len, ids)))
             _check_repeats(scale, writers[TRAIN].ids, folder, allow_repeats=allow_repeats)
             heldout = writers[HELDOUT]
+            # The longest first, so that a refusal names the block length to meet.
             blocks = {
                 length: plan_blocks(heldout.spans, heldout.ids, length, scale, allow_packed_blocks, folder)
-                for length in train_lengths(scale)
+                for length in reversed(train_lengths(scale))
             }
             # A card of earlier shards must not vouch for the files that now take their place.
             (target / CARD).unlink(missing_ok=True)

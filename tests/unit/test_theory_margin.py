@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import zeta
 
+from causal_priors.arms import ARMS
 from causal_priors.errors import UserError
 from causal_priors.scale import Scale, Size
-from causal_priors.theory.margin import far_mass_growth, margin, margin_stage, read_margins
+from causal_priors.theory.margin import TOLERANCES, far_mass_growth, margin, margin_stage, read_margins
 from causal_priors.theory.window_mass import (
     far_mass,
     far_mass_limit,
@@ -179,6 +180,11 @@ def test_margin_stage_writes_the_registered_arms(tmp_path):
     again = tmp_path / "again.json"
     margin_stage(a_scale(64), again)
     assert again.read_bytes() == path.read_bytes()
+
+
+def test_tolerances_are_those_of_the_arm_table():
+    options = {key: dict(arm.log_prior.options) for key, arm in ARMS.items() if arm.log_prior is not None}
+    assert {key: given["tolerance"] for key, given in options.items() if "tolerance" in given} == TOLERANCES
 
 
 def test_read_margins_refuses_a_damaged_file(tmp_path):

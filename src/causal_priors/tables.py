@@ -83,6 +83,44 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("sha256", _text),
         ]
     ),
+    # One row per registered test: the flat form of verdicts.json, whose nested values are JSON text here.
+    #   verdict      "holds" | "fails" | "triggered" | "not triggered" | "not evaluated"
+    #   threshold    null where a rule has several; `thresholds` has all by name
+    #   margin       distance to the holding side, in `unit`; null where not evaluated
+    #   n            observed comparisons; chance_level: share of [0, 1], null where nothing is exchangeable
+    "verdicts": pa.schema(
+        [
+            ("test_id", _text),
+            ("experiment", _text),
+            ("title", _text),
+            ("scale", _text),
+            ("scale_status", _text),
+            ("claim", _text),
+            ("rule", _text),
+            ("metric", _text),
+            ("unit", _text),
+            ("threshold", _f64),
+            ("thresholds", _text),
+            ("verdict", _text),
+            ("reason", _text),
+            ("margin", _f64),
+            ("n", _i32),
+            ("chance_level", _f64),
+            ("chance_note", _text),
+            ("expected_outcome", _text),
+            ("source_outcome", _text),
+            ("selection", _text),
+            ("observed", _text),
+            ("beside", _text),
+            ("exploratory", _text),
+            ("assumptions", _text),
+            ("notes", _text),
+            ("amendments", _text),
+            ("inputs", _text),
+            ("seal_digest", _text),
+            ("scale_digest", _text),
+        ]
+    ),
 }
 
 

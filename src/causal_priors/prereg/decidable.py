@@ -8,7 +8,7 @@ which both an effect and its opposite (or no effect at all) would count makes a 
 import math
 
 from causal_priors.errors import UserError, refuse
-from causal_priors.prereg.protocol import (
+from causal_priors.prereg.terms import (
     AtMostEverySeed,
     DirectionEveryCheckpoint,
     FallingEverySeed,
@@ -39,6 +39,8 @@ def check_decidable(protocol: Protocol) -> None:
         low, high = admissible_range(metric, SMALLEST_VOCABULARY)
         if not low < high:
             raise refuse("has an empty range", file=protocol.file, key="metrics", value=metric.name)
+        if metric.positions == "beyond" and test.rule.length == 1:
+            raise _bad(protocol, test, "length", 1, "holds no position beyond the training length")
         _check_rule(protocol, test, low, high)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from causal_priors.artifacts import digest_of
 from causal_priors.config import check_schema
 from causal_priors.errors import refuse
-from causal_priors.prereg.protocol import Protocol
-from causal_priors.yamlfile import load_yaml
+from causal_priors.prereg.protocol import read_data
+from causal_priors.prereg.terms import Protocol
 
 ASSUMPTIONS, PUBLISHED, AMENDMENTS = "assumptions.yaml", "published.yaml", "amendments.yaml"
 
@@ -42,7 +42,7 @@ class Amendment:
 def load_assumptions(folder: str | Path) -> dict[str, Assumption]:
     """Return the ledger of `folder` by id. Raises `UserError`."""
     file = Path(folder) / ASSUMPTIONS
-    data = load_yaml(file)
+    data = read_data(file)
     check_schema(data, "assumptions", file)
     entries = [Assumption(**row) for row in data["assumptions"]]
     ids = [entry.id for entry in entries]
@@ -54,7 +54,7 @@ def load_assumptions(folder: str | Path) -> dict[str, Assumption]:
 def load_published(folder: str | Path) -> dict[str, Any]:
     """Return the source's numbers and outcomes as plain data. Raises `UserError`."""
     file = Path(folder) / PUBLISHED
-    data = load_yaml(file)
+    data = read_data(file)
     check_schema(data, "published", file)
     return dict(data)
 
@@ -82,7 +82,7 @@ def load_amendments(protocol: Protocol, seal_digest: str, sealed_on: str) -> tup
     Raises `UserError` for a test that the protocol lacks, a date before the one above it, or a broken chain.
     """
     file = protocol.folder / AMENDMENTS
-    data = load_yaml(file)
+    data = read_data(file)
     check_schema(data, "amendments", file)
     tests = {test.id for test in protocol.tests}
     previous, latest = seal_digest, sealed_on

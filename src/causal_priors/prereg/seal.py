@@ -26,8 +26,8 @@ from causal_priors.prereg.ledger import (
     load_assumptions,
     load_published,
 )
-from causal_priors.prereg.protocol import Protocol, load_protocols, protocol_folders
-from causal_priors.yamlfile import load_yaml
+from causal_priors.prereg.protocol import load_protocols, protocol_folders, read_data
+from causal_priors.prereg.terms import Protocol
 
 STATEMENT = "no result of this code existed"
 PROTOCOL, PLAN, SEAL = "protocol.yaml", "plan.md", "seal.json"
@@ -91,7 +91,7 @@ def check_seals(folder: str | Path) -> dict[str, str]:
     """
     # Names first: a protocol that no longer loads would hide which key was changed.
     for path in protocol_folders(folder):
-        _compare_with_seal(path, load_yaml(path / PROTOCOL))
+        _compare_with_seal(path, read_data(path / PROTOCOL))
     register = _register(Path(folder))
     return {protocol.id: _check_one(protocol, register) for protocol in load_protocols(folder)}
 
@@ -120,7 +120,7 @@ def append_amendment(folder: str | Path, date: str, tests: list[str], reason: st
         raise refuse("is not a protocol folder", file=path)
     file = path / AMENDMENTS
     before = file.read_text(encoding="utf-8")
-    rows = load_yaml(file)["amendments"]
+    rows = read_data(file)["amendments"]
     previous = digest_of(rows[-1]) if amendments[protocol.id] else digests[protocol.id]
     row = {"date": date, "tests": tests, "reason": " ".join(reason.split()), "previous": previous}
     comments = "".join(f"{line}\n" for line in before.splitlines() if line.startswith("#"))
@@ -169,7 +169,7 @@ def _register(folder: Path) -> dict[str, dict[str, str]]:
     """Digests of all parts of all sealed files under `folder`: {file: {key: digest}}."""
     files: dict[str, dict[str, Any]] = {}
     for path in protocol_folders(folder):
-        files[f"{path.name}/{PROTOCOL}"] = _parts(load_yaml(path / PROTOCOL))
+        files[f"{path.name}/{PROTOCOL}"] = _parts(read_data(path / PROTOCOL))
         files[f"{path.name}/{PLAN}"] = {"text": _plan(path / PLAN)}
     files[ASSUMPTIONS] = {entry.id: vars(entry) for entry in load_assumptions(folder).values()}
     files[PUBLISHED] = _parts(load_published(folder))

@@ -99,12 +99,17 @@ def test_a_half_file_in_the_cache_is_fetched_again(tmp_path, pip):
     assert find_archives([one], tmp_path)[0].read_bytes() == b"content"
 
 
-def test_a_source_archive_that_setuptools_cannot_read_is_tried_with_a_build_environment(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "complaint", ["ERROR: metadata-generation-failed", "ModuleNotFoundError: No module named 'setuptools'"]
+)
+def test_a_source_archive_that_setuptools_cannot_read_is_tried_with_a_build_environment(
+    tmp_path, monkeypatch, complaint
+):
     calls = []
 
     def pip(command):
         calls.append("--no-build-isolation" in command)
-        return "ERROR: metadata-generation-failed" if calls[-1] else ""
+        return complaint if calls[-1] else ""
 
     monkeypatch.setattr(archives, "_call", pip)
     with pytest.raises(UserError, match="pip left no whole"):

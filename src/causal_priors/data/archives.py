@@ -139,7 +139,8 @@ def _pip_download(archives: Sequence[Archive], folder: Path) -> str:
     # pip asks a source archive for its metadata before it keeps it. The setuptools here can tell (torch brings it
     # along); only where it cannot does pip fetch a build environment, which takes longer.
     problem = _call([*command, "--no-build-isolation"])
-    return _call(command) if "metadata" in problem or "backend" in problem else problem
+    cannot_build = any(word in problem for word in ("metadata", "backend", "setuptools"))
+    return _call(command) if cannot_build else problem
 
 
 def _call(command: Sequence[str]) -> str:

@@ -8,13 +8,12 @@ like a batch size, bit for bit on a CPU.
 
 import resource
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from causal_priors import runcard
@@ -59,7 +58,7 @@ def evaluate_stage(
     settle(device)
     parameters = {"packed": allow_packed, "yarn_ramps": list(yarn_ramps)}
     checkpoint = read_checkpoint(run, scale, arm, folder)
-    parts = []
+    parts: list[Rows] = []
     if checkpoint.status == FINISHED:
         blocks = load_blocks(run, scale, shards, allow_packed)
         dtype = "float32"
@@ -68,10 +67,10 @@ def evaluate_stage(
         parts.append(table.exponents(model))
         for factor in EVALUATION_FACTORS:
             length = factor * run.train_length(scale)
-            parts.append(table.measured("plain", measure(model, blocks, length, table.train_length)))
+            parts += table.measured("plain", measure(model, blocks, length, table.train_length))
             for ramp in yarn_ramps if arm.key == "rope" else ():
                 model.set_yarn(length, ramp=ramp)
-                parts.append(table.measured(YARN_VARIANTS[ramp], measure(model, blocks, length, table.train_length)))
+                parts += table.measured(YARN_VARIANTS[ramp], measure(model, blocks, length, table.train_length))
                 model.set_yarn(None)
     write_evaluation(parts, out, "evaluate", checkpoint, shards, code, parameters)
 
@@ -129,8 +128,12 @@ def position_bins(length: int, train_length: int) -> list[tuple[int, int]]:
     return list(zip([0, *ends], ends, strict=False))
 
 
+Rows = dict[str, Sequence[Any] | np.ndarray]
+_PLACES = ("block", "window", "bin", "layer", "head")
+
+
 class Table:
-    """Builds rows of the kind "evaluation" for one run and stage."""
+    """Builds rows of the kind "evaluation" for one run and stage, as columns."""
 
     def __init__(self, run: Run, scale: Scale, stage: str, dtype: str) -> None:
         self.train_length = run.train_length(scale)
@@ -144,55 +147,45 @@ class Table:
             "dtype": dtype,
         }
 
-    def measured(self, variant: str, found: Measurement) -> pd.DataFrame:
+    def measured(self, variant: str, found: Measurement) -> list[Rows]:
         """Return one row per loss and per far mass of `found`."""
-        blocks, windows, bins = found.loss.shape
-        block_KWN, window_KWN, bin_KWN = np.indices((blocks, windows, bins))
-        counts = np.array([end - first for first, end in found.bins])
-        parts = [
-            self._rows(
-                variant, "loss", found.length,
-                block=block_KWN.ravel(), window=window_KWN.ravel(), bin=bin_KWN.ravel(),
-                value=found.loss.ravel(), count=np.broadcast_to(counts, found.loss.shape).ravel(),
-            )
-        ]  # fmt: skip
-        block_KW, window_KW = np.indices((blocks, windows))
+        counts_N = np.array([end - first for first, end in found.bins])
+        parts = [self._rows(variant, "loss", found.length, found.loss, counts_N, block=0, window=1, bin=2)]
         for w, value_LH in found.far_head.items():
-            layer_LH, head_LH = np.indices(value_LH.shape)
-            parts.append(
-                self._rows(
-                    variant, "far_mass", found.length,
-                    block=block_KW.ravel(), window=window_KW.ravel(), far_window=w,
-                    value=found.far[w].ravel(), count=value_LH.size * w,
-                )
-            )  # fmt: skip
-            parts.append(
-                self._rows(
-                    variant, "far_mass_head", found.length,
-                    layer=layer_LH.ravel(), head=head_LH.ravel(), far_window=w,
-                    value=value_LH.ravel(), count=blocks * windows * w,
-                )
-            )  # fmt: skip
-        return pd.concat(parts, ignore_index=True)
+            value_KW = found.far[w]
+            counts = value_LH.size * w, value_KW.size * w
+            parts += [
+                self._rows(variant, "far_mass", found.length, value_KW, counts[0], w, block=0, window=1),
+                self._rows(variant, "far_mass_head", found.length, value_LH, counts[1], w, layer=0, head=1),
+            ]
+        return parts
 
-    def exponents(self, model: Transformer) -> pd.DataFrame:
+    def exponents(self, model: Transformer) -> Rows:
         """Return the exponent census: one row per layer and head of an arm that has exponents."""
         found = [row for row in model.position_report() if row[2] == "exponent"]
-        layer, head, value = ([row[column] for row in found] for column in (0, 1, 3))
-        return self._rows("plain", "exponent", 0, layer=layer, head=head, value=value, count=[1] * len(found))
+        heads = 1 + max((head for _, head, _, _ in found), default=0)
+        value_LH = np.array([value for _, _, _, value in found]).reshape(-1, heads)
+        return self._rows("plain", "exponent", 0, value_LH, 1, layer=0, head=1)
 
-    def _rows(self, variant: str, quantity: str, length: int, **columns: Any) -> pd.DataFrame:
-        absent = dict.fromkeys(("block", "window", "bin", "far_window", "layer", "head"), -1)
-        constant = {**self._constant, "variant": variant, "quantity": quantity, "length": length}
-        rows = len(columns["value"])
-        filled = {
-            key: value if np.ndim(value) else [value] * rows for key, value in {**constant, **absent, **columns}.items()
+    def _rows(
+        self, variant: str, quantity: str, length: int, value: np.ndarray, count: Any, far_window: int = -1, **axes: int
+    ) -> Rows:
+        """Columns of `value.size` rows. `axes` names the axis of `value` that a place runs along; others are -1."""
+        texts = {**self._constant, "variant": variant, "quantity": quantity, "length": length, "far_window": far_window}
+        place = np.indices(value.shape)
+        absent = np.array(-1)
+        numbers = {key: place[axes[key]] if key in axes else absent for key in _PLACES}
+        return {
+            **{key: [text] * value.size for key, text in texts.items()},
+            **{
+                key: np.broadcast_to(number, value.shape).ravel()
+                for key, number in {**numbers, "value": value, "count": count}.items()
+            },
         }
-        return pd.DataFrame(filled)
 
 
 def write_evaluation(
-    parts: Iterable[pd.DataFrame],
+    parts: Iterable[Rows],
     out: Path,
     stage: str,
     checkpoint: Checkpoint,
@@ -201,12 +194,14 @@ def write_evaluation(
     parameters: Mapping[str, Any],
 ) -> None:
     """Write the rows with the checkpoint's status and the run card in the file's metadata, and timings beside it."""
-    parts = list(parts)
-    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=SCHEMAS[KIND].names)
+    rows: dict[str, list[Any]] = {name: [] for name in SCHEMAS[KIND].names}
+    for part in parts:
+        for name, values in part.items():
+            rows[name].extend(values.tolist() if isinstance(values, np.ndarray) else values)
     inputs = {CARD: checkpoint.folder / CARD, "shards": shards / "card.json"}
     run = {key: checkpoint.card["parameters"][key] for key in ("run", "scale", "arm")}
     card = runcard.card(stage, inputs=inputs, outputs={}, parameters={**run, **parameters}, code=code)
-    write_table(frame, out, KIND, {"status": checkpoint.status, "card": canonical_json(card).decode()})
+    write_table(rows, out, KIND, {"status": checkpoint.status, "card": canonical_json(card).decode()})
     timing = {
         "cpu_seconds": time.process_time(),
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,

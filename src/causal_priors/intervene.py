@@ -11,7 +11,7 @@ import numpy as np
 
 from causal_priors.arms import Arm
 from causal_priors.errors import refuse
-from causal_priors.evaluate import FULL_BLOCK, Measurement, Table, load_blocks, measure, write_evaluation
+from causal_priors.evaluate import FULL_BLOCK, Measurement, Rows, Table, load_blocks, measure, write_evaluation
 from causal_priors.runs import Run
 from causal_priors.scale import Scale
 from causal_priors.train.checkpoint import FINISHED, as_device, read_checkpoint
@@ -50,7 +50,7 @@ def intervene_stage(
         )
     settle(device)
     checkpoint = read_checkpoint(run, scale, arm, folder)
-    parts = []
+    parts: list[Rows] = []
     if checkpoint.status == FINISHED:
         blocks = load_blocks(run, scale, shards, allow_packed)
         dtype = scale.intervention_dtype
@@ -62,7 +62,9 @@ def intervene_stage(
         after = [measure(model, blocks, length, table.train_length) for length in lengths]
         if device == "cpu":
             _check_untouched(before[0], after[0], edit, run.name(scale))
-        parts = [table.measured("plain", found) for found in before] + [table.measured(edit, found) for found in after]
+        for variant, passes in (("plain", before), (edit, after)):
+            for found in passes:
+                parts += table.measured(variant, found)
     write_evaluation(parts, out, "intervene", checkpoint, shards, code, {"edit": edit, "packed": allow_packed})
 
 

@@ -7,14 +7,17 @@ version or with other columns. Nothing here imports torch.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from causal_priors.artifacts import atomic_path
 from causal_priors.errors import UserError, refuse
+
+if TYPE_CHECKING:
+    # pandas takes .4 s to import: only readers of whole tables pay for it.
+    import pandas as pd
 
 VERSION = "1"
 
@@ -124,16 +127,24 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 
 
-def write_table(frame: pd.DataFrame, path: str | Path, kind: str, metadata: dict[str, str] | None = None) -> None:
-    """Write `frame` as a parquet file of `kind`, whole or not at all, with the kind's column order and types."""
+def write_table(
+    rows: "pd.DataFrame | Mapping[str, Any]", path: str | Path, kind: str, metadata: dict[str, str] | None = None
+) -> None:
+    """Write a parquet file of `kind`, whole or not at all, with the kind's column order and types.
+
+    `rows` is a data frame, or a mapping from each column's name to its values.
+    """
     schema = SCHEMAS[kind]
-    table = pa.Table.from_pandas(frame[schema.names], schema=schema, preserve_index=False)
+    if isinstance(rows, Mapping):
+        table = pa.Table.from_pydict({name: rows[name] for name in schema.names}, schema=schema)
+    else:
+        table = pa.Table.from_pandas(rows[schema.names], schema=schema, preserve_index=False)
     stamp = {"kind": kind, "version": VERSION, **(metadata or {})}
     with atomic_path(path) as temporary:
         pq.write_table(table.replace_schema_metadata(stamp), temporary, compression="zstd")
 
 
-def read_table(path: str | Path, kind: str, remedy: str = "") -> pd.DataFrame:
+def read_table(path: str | Path, kind: str, remedy: str = "") -> "pd.DataFrame":
     """Return a parquet file of `kind` as a data frame.
 
     Raises `UserError` where the file is missing, damaged, of another kind or version, or has other columns.

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -232,8 +231,8 @@ class _Trainer:
         """Write weights and logs, then the card that makes them a run."""
         (out / checkpoint.CARD).unlink(missing_ok=True)
         checkpoint.save_weights(self.model, out / checkpoint.MODEL)
-        write_table(self._losses_frame(), out / checkpoint.LOSSES, "losses")
-        write_table(self._positions_frame(), out / checkpoint.POSITIONS, "positions")
+        write_table(self._losses_rows(), out / checkpoint.LOSSES, "losses")
+        write_table(self._positions_rows(), out / checkpoint.POSITIONS, "positions")
         write_json(out / checkpoint.TIMING, self._timing(startup))
         outputs = {name: out / name for name in (checkpoint.MODEL, checkpoint.LOSSES, checkpoint.POSITIONS)}
         card = runcard.card("train", inputs={}, outputs=outputs, parameters={}, code="")
@@ -247,19 +246,20 @@ class _Trainer:
         }
         write_json(out / checkpoint.CARD, {**card, **request, **result})
 
-    def _losses_frame(self) -> pd.DataFrame:
-        frame = pd.DataFrame(self.state.losses, columns=["loss", "lr", "grad_norm"])
-        return frame.assign(step=range(len(frame)))
+    def _losses_rows(self) -> dict[str, Any]:
+        loss, rate, norm = zip(*self.state.losses, strict=True)
+        return {"step": range(len(loss)), "loss": loss, "lr": rate, "grad_norm": norm}
 
-    def _positions_frame(self) -> pd.DataFrame:
+    def _positions_rows(self) -> dict[str, Any]:
         keys = [(layer, head, quantity) for layer, head, quantity, _ in self.model.position_report()]
         steps = sorted({*range(0, self.size.steps, self.log_every), self.size.steps})[: len(self.state.positions)]
-        rows = [
-            (step, *key, value)
-            for step, values in zip(steps, self.state.positions, strict=True)
-            for key, value in zip(keys, values, strict=True)
-        ]
-        return pd.DataFrame(rows, columns=["step", "layer", "head", "quantity", "value"])
+        return {
+            "step": [step for step in steps for _ in keys],
+            "layer": [layer for _ in steps for layer, _, _ in keys],
+            "head": [head for _ in steps for _, head, _ in keys],
+            "quantity": [quantity for _ in steps for _, _, quantity in keys],
+            "value": [value for values in self.state.positions for value in values],
+        }
 
     def _timing(self, startup: float) -> dict[str, Any]:
         """Seconds and rates of this process alone; outside every digest."""

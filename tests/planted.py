@@ -2,10 +2,14 @@
 
 import zlib
 from collections.abc import Callable, Iterable
+from functools import cache
 
 import numpy as np
 import pandas as pd
 
+from causal_priors.config import ROOT, load_scale, scale_file
+from causal_priors.prereg.protocol import load_protocols, registered_interventions, registered_runs
+from causal_priors.prereg.scoring import score
 from causal_priors.runs import Run
 from causal_priors.scale import Scale
 
@@ -107,3 +111,49 @@ def planted_edit(run: Run, edit: str, scale: Scale, dtype: str = "float64") -> p
         parts.append(planted_loss(run, scale, lambda factor, parity, at=level + by_loss: at, **options))
         parts.append(planted_far_mass(run, scale, lambda factor, at=FAR + by_far: at, **options))
     return pd.concat(parts, ignore_index=True)
+
+
+SCALE = load_scale(scale_file("nano"))
+PROTOCOLS = load_protocols(ROOT / "preregistration")
+RUNS = registered_runs(PROTOCOLS)
+ARMS = {run.arm for run in RUNS}
+SEALS = {protocol.id: protocol.id * 16 for protocol in PROTOCOLS}
+
+
+@cache
+def study():
+    """The whole study, all tests holding: 82 evaluations and 30 interventions."""
+    parts = [planted_run(run, SCALE) for run in RUNS]
+    parts += [planted_edit(item.run, item.edit, SCALE) for item in registered_interventions(PROTOCOLS)]
+    return pd.concat(parts, ignore_index=True)
+
+
+def verdicts(frame, implemented=ARMS, statuses=None, inputs=None, amendments=None, scale=SCALE):
+    found = score(
+        PROTOCOLS, frame, scale, implemented,
+        statuses=statuses or {}, inputs=inputs or {}, seals=SEALS, amendments=amendments or {},
+    )  # fmt: skip
+    return {verdict.test_id: verdict for verdict in found}
+
+
+def rows(frame, size, arm, seed=None, multiple=1, variant="plain", stage="evaluate", quantity="loss", factor=None):
+    """Which rows of `frame` belong to an arm (and seed) at one training length."""
+    length = multiple * 16
+    chosen = (frame["size"] == size) & (frame["arm"] == arm) & (frame["train_length"] == length)
+    chosen &= (frame["variant"] == variant) & (frame["stage"] == stage) & (frame["quantity"] == quantity)
+    if seed is not None:
+        chosen &= frame["seed"] == seed
+    if factor is not None:
+        chosen &= frame["length"] == factor * length
+    assert chosen.any()
+    return chosen
+
+
+def shifted(amount, *args, **keywords):
+    frame = study().copy()
+    frame.loc[rows(frame, *args, **keywords), "value"] += amount
+    return frame
+
+
+def without(chosen):
+    return study()[~chosen]

@@ -136,6 +136,14 @@ def test_an_amendment_is_shown_beside_its_verdict_and_changes_nothing_else(score
     assert "amended 2026-12-01: A threshold of 0.001 would do as well." in plain_text(after)
 
 
+def test_one_experiment_alone(scored, tables, tmp_path):
+    score_stage(REGISTER, SCALE, tables, ARMS, tmp_path, experiment="0004")
+    everything = read_verdicts(scored / "verdicts.json")
+    assert read_verdicts(tmp_path / "verdicts.json") == [row for row in everything if row["experiment"] == "0004"]
+    with pytest.raises(UserError, match="'0009': is not an experiment; registered are 0001"):
+        score_stage(REGISTER, SCALE, tables, ARMS, tmp_path, experiment="0009")
+
+
 def test_nothing_was_run(tmp_path):
     score_stage(REGISTER, SCALE, [], ARMS, tmp_path)
     records = read_verdicts(tmp_path / "verdicts.json")

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from causal_priors.artifacts import sha256_file, write_json, write_text
+from causal_priors.errors import refuse
 from causal_priors.prereg.chance import chance_level, in_words
 from causal_priors.prereg.ledger import Amendment
 from causal_priors.prereg.observations import NotEvaluatedError, Observations
@@ -85,8 +86,9 @@ def score(
     inputs: Mapping[str, Mapping[str, str]],
     seals: Mapping[str, str],
     amendments: Mapping[str, Sequence[Amendment]],
+    experiment: str | None = None,
 ) -> list[Verdict]:
-    """Return one verdict per registered test, in the protocols' order.
+    """Return one verdict per registered test (of `experiment`, where one is named), in the protocols' order.
 
     frame: rows of kind "evaluation" of all checkpoints, in any order; rows of runs that no protocol declares are
     ignored. implemented: keys of the study's own arms that this code can train, without arms of one's own. statuses:
@@ -96,7 +98,7 @@ def score(
     verdicts = []
     observations = Observations(frame, scale, registered_runs(protocols), statuses)
     for protocol in protocols:
-        for test in protocol.tests:
+        for test in protocol.tests if experiment in {None, protocol.id} else ():
             finding = _find(test, protocol, observations, implemented)
             remarks = [asdict(item) for item in amendments.get(protocol.id, ()) if test.id in item.tests]
             files = _files(test, protocol, scale, inputs)
@@ -105,14 +107,23 @@ def score(
 
 
 def score_stage(
-    preregistration: Path, scale: Scale, evaluations: Sequence[Path], implemented: Collection[str], out: Path
+    preregistration: Path,
+    scale: Scale,
+    evaluations: Sequence[Path],
+    implemented: Collection[str],
+    out: Path,
+    *,
+    experiment: str | None = None,
 ) -> None:
     """Check the seals, score `evaluations`, and write verdicts.parquet, .csv, .json and .md into the folder `out`.
 
-    evaluations: evaluation.parquet, cap.parquet and repair.parquet of run folders. Raises `UserError` for a changed
-    seal and for a damaged table.
+    evaluations: evaluation.parquet, cap.parquet and repair.parquet of run folders. experiment: id of the only protocol
+    to score. Raises `UserError` for a changed seal, a damaged table and an unknown experiment.
     """
     protocols, seals, amendments = load_sealed(preregistration)
+    if experiment is not None and experiment not in seals:
+        remedy = f"registered are {', '.join(seals)}"
+        raise refuse("is not an experiment", key="experiment", value=experiment, remedy=remedy)
     names = {run.name(scale) for run in registered_runs(protocols)}
     parts: list[pd.DataFrame] = []
     statuses: dict[str, str] = {}
@@ -127,7 +138,15 @@ def score_stage(
         inputs.setdefault(name, {})[path.name] = sha256_file(path)
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
     verdicts = score(
-        protocols, frame, scale, implemented, statuses=statuses, inputs=inputs, seals=seals, amendments=amendments
+        protocols,
+        frame,
+        scale,
+        implemented,
+        statuses=statuses,
+        inputs=inputs,
+        seals=seals,
+        amendments=amendments,
+        experiment=experiment,
     )
     records = [asdict(verdict) for verdict in verdicts]
     flat = flat_frame(records)

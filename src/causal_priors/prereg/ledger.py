@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from causal_priors.artifacts import digest_of
-from causal_priors.config import check_schema
 from causal_priors.errors import refuse
 from causal_priors.prereg.protocol import read_data
 from causal_priors.prereg.terms import Protocol
@@ -42,8 +41,7 @@ class Amendment:
 def load_assumptions(folder: str | Path) -> dict[str, Assumption]:
     """Return the ledger of `folder` by id. Raises `UserError`."""
     file = Path(folder) / ASSUMPTIONS
-    data = read_data(file)
-    check_schema(data, "assumptions", file)
+    data = read_data(file, "assumptions")
     entries = [Assumption(**row) for row in data["assumptions"]]
     ids = [entry.id for entry in entries]
     if repeated := [item for item in ids if ids.count(item) > 1]:
@@ -54,8 +52,7 @@ def load_assumptions(folder: str | Path) -> dict[str, Assumption]:
 def load_published(folder: str | Path) -> dict[str, Any]:
     """Return the source's numbers and outcomes as plain data. Raises `UserError`."""
     file = Path(folder) / PUBLISHED
-    data = read_data(file)
-    check_schema(data, "published", file)
+    data = read_data(file, "published")
     return dict(data)
 
 
@@ -82,8 +79,7 @@ def load_amendments(protocol: Protocol, seal_digest: str, sealed_on: str) -> tup
     Raises `UserError` for a test that the protocol lacks, a date before the one above it, or a broken chain.
     """
     file = protocol.folder / AMENDMENTS
-    data = read_data(file)
-    check_schema(data, "amendments", file)
+    data = read_data(file, "amendments")
     tests = {test.id for test in protocol.tests}
     previous, latest = seal_digest, sealed_on
     amendments = []

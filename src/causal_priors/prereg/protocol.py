@@ -35,8 +35,9 @@ from causal_priors.prereg.terms import (
 from causal_priors.runs import Run
 from causal_priors.yamlfile import load_yaml
 
-# Data by content digest: checking seals reads each file several times, and parsing YAML is slow.
+# By content digest: checking seals reads each file several times, and parsing and checking YAML is slow.
 _PARSED: dict[str, Any] = {}
+_FITS: set[tuple[str, str]] = set()
 
 
 def protocol_folders(folder: str | Path) -> list[Path]:
@@ -47,12 +48,18 @@ def protocol_folders(folder: str | Path) -> list[Path]:
     return folders
 
 
-def read_data(file: str | Path) -> Any:
-    """Return the data of a YAML file of the register; the same bytes are parsed once. Raises `UserError`."""
+def read_data(file: str | Path, schema: str | None = None) -> Any:
+    """Return the data of a YAML file of the register, which must fit `schema`; the same bytes are read once.
+
+    Raises `UserError`.
+    """
     path = Path(file)
     key = sha256_bytes(path.read_bytes()) if path.is_file() else ""
     if key not in _PARSED:
         _PARSED[key] = load_yaml(path)
+    if schema is not None and (key, schema) not in _FITS:
+        check_schema(_PARSED[key], schema, path)
+        _FITS.add((key, schema))
     return copy.deepcopy(_PARSED[key])
 
 
@@ -89,8 +96,7 @@ def registered_interventions(protocols: Iterable[Protocol]) -> tuple[Interventio
 
 def _load(folder: Path) -> Protocol:
     file = folder / "protocol.yaml"
-    data = read_data(file)
-    check_schema(data, "protocol", file)
+    data = read_data(file, "protocol")
     if data["id"] != folder.name[:4]:
         raise refuse("differs from the folder's name", file=file, key="id", value=data["id"])
     protocol = Protocol(

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -136,12 +137,22 @@ def write_table(
     """
     schema = SCHEMAS[kind]
     if isinstance(rows, Mapping):
-        table = pa.Table.from_pydict({name: rows[name] for name in schema.names}, schema=schema)
+        table = pa.Table.from_arrays([_array(rows[field.name], field.type) for field in schema], schema=schema)
     else:
         table = pa.Table.from_pandas(rows[schema.names], schema=schema, preserve_index=False)
     stamp = {"kind": kind, "version": VERSION, **(metadata or {})}
     with atomic_path(path) as temporary:
         pq.write_table(table.replace_schema_metadata(stamp), temporary, compression="zstd")
+
+
+def _array(values: Any, kind: pa.DataType) -> pa.Array:
+    """Column of `values`, none missing. `pa.array` would import pandas, only to ask whether `values` is its series."""
+    if pa.types.is_string(kind):
+        texts = [text.encode() for text in values]
+        ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+        return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(texts)))
+    numbers = np.array(values, dtype=kind.to_pandas_dtype())
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def read_table(path: str | Path, kind: str, remedy: str = "") -> "pd.DataFrame":

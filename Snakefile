@@ -12,6 +12,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 from causal_priors.codedigest import code_digest
+from causal_priors.data.documents import corpus_files
 from causal_priors.errors import UserError
 from causal_priors.study import load_study
 from causal_priors.yamlfile import load_yaml

@@ -66,6 +66,12 @@ class Study:
         """Return the registered, implemented run called `name`. Raises `UserError` otherwise."""
         return _find(name, self.scale, self.registered, self.arms)
 
+    def check_target(self, target: str | Path) -> None:
+        """Refuse a file of a run that is not registered. Raises `UserError`."""
+        folder = self.folder / "runs"
+        if Path(target).is_relative_to(folder):
+            self.run(Path(target).relative_to(folder).parts[0])
+
     def arm(self, run: Run) -> Arm:
         """Return the table row of a run's arm."""
         return self.arms[run.arm]

@@ -14,16 +14,11 @@ PACKED = "--packed" if STUDY.config.allow_packed_blocks else ""
 COLUMN = f"--text-column {quote(STUDY.config.text_column)}"
 
 
-def texts(wildcards):
-    """Files whose change rebuilds the index: the default corpus's card, or every file of one's own folder."""
-    if not OWN:
-        return [CARD]
-    folder = Path(TEXTS)
-    if not folder.is_dir():
-        raise WorkflowError(
-            f"config: corpus = {TEXTS!r}: is not a folder; name one, or write default"
-        )
-    return paths(sorted(path for path in folder.rglob("*") if path.is_file()))
+# What rebuilds the index: the default corpus's card, or the files that are read of one's own folder.
+try:
+    TEXT_FILES = paths(path for _, path in corpus_files(TEXTS).files) if OWN else [CARD]
+except UserError as error:
+    refuse_to_start(f"{CONFIG.name}: corpus: {error}")
 
 
 rule corpus:
@@ -39,7 +34,7 @@ rule corpus:
 
 rule index:
     input:
-        texts,
+        TEXT_FILES,
     output:
         f"{DATA}/index.parquet",
     log:

@@ -1,0 +1,100 @@
+"""The whole study at nano scale through the real Snakefile: from text to verdicts, and what reruns after an edit."""
+
+import json
+
+import pandas as pd
+import pytest
+
+pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("nano")]
+
+TESTS = [f"0001-{x}" for x in "ab"] + [f"0002-{x}" for x in "ab"] + [f"0003-{x}" for x in "ab"]
+TESTS += [f"0004-{x}" for x in "abc"] + [f"0005-{x}" for x in "ab"]
+OUTCOMES = {"holds", "fails", "triggered", "not triggered", "not evaluated"}
+
+
+def test_every_registered_test_has_a_verdict(study):
+    found, printed = study
+    records = json.loads((found.folder / "results/nano/verdicts.json").read_text())
+    assert [record["test_id"] for record in records] == TESTS
+    assert {record["verdict"] for record in records} <= OUTCOMES
+    for record in records:
+        assert record["scale_status"] == "test"
+        assert "not implemented" not in record["reason"]
+        assert record["test_id"] in printed
+    assert "mean nothing" in printed
+    flat = pd.read_parquet(found.folder / "results/nano/verdicts.parquet")
+    assert flat["test_id"].tolist() == TESTS
+
+
+def test_the_summary_holds_every_run_and_length(study):
+    found, _ = study
+    table = pd.read_csv(found.folder / "results/nano/tables/summary.csv")
+    plain = table[table["variant"] == "plain"]
+    assert plain["run"].nunique() == 82
+    assert plain.groupby("run")["length"].nunique().eq(4).all()
+    assert table["loss"].between(0, 8).all()
+
+
+def test_a_second_run_does_nothing(study):
+    found, _ = study
+    done = found.snakemake("--dry-run")
+    assert "Nothing to be done" in done.stdout
+
+
+def test_a_comment_or_docstring_reruns_nothing(study, edited):
+    found, _ = study
+    edited("src/causal_priors/model.py", '"""The transformer', '"""In other words.\n\nThe transformer')
+    edited("src/causal_priors/train/loop.py", "import math\n", "# a remark\nimport math\n")
+    assert found.planned() == {}
+
+
+def test_a_new_arm_retrains_nothing(study, edited):
+    found, _ = study
+    edited("src/causal_priors/arms.py", "_ROWS = (", '_ROWS = (\n    Arm("mine", "an arm of my own"),')
+    assert found.planned() == {}
+
+
+def test_an_edit_of_the_scoring_reruns_scoring_only(study, edited):
+    found, _ = study
+    edited("src/causal_priors/prereg/scoring.py", "\n\n\n", "\n\nREMARK = 1\n\n\n")
+    assert found.planned() == {"verdicts": 1, "all": 1}
+
+
+def test_an_edit_of_one_prior_retrains_its_arms_only(study, edited):
+    found, _ = study
+    edited("src/causal_priors/priors/fourier.py", "import torch\n", "import torch\n\nREMARK = 1\n")
+    plan = found.planned()
+    assert (plan["train"], plan["evaluate"]) == (2, 2)
+    assert "intervene" not in plan
+
+
+def test_a_prior_is_retrained_when_its_numbers_change(study, edited):
+    found, _ = study
+    edited("src/causal_priors/arms.py", 'Arm("cable-lr", "', 'Arm("cable-lr", log_n=True, source_name="')
+    assert found.planned()["train"] == 3
+
+
+def test_a_damaged_checkpoint_is_named_with_its_remedy(study):
+    found, _ = study
+    folder = found.folder / "results/nano/runs/S-nope-L16-s0"
+    model = folder / "model.safetensors"
+    content = model.read_bytes()
+    try:
+        model.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        done = found.call(
+            *("causal_priors", "evaluate", "S-nope-L16-s0", "--scale", "nano", "--shards", "results/nano/data/shards"),
+            *("--folder", "results/nano/runs/S-nope-L16-s0", "--out", "elsewhere.parquet"),
+        )
+    finally:
+        model.write_bytes(content)
+    assert done.returncode == 2
+    assert "S-nope-L16-s0/model.safetensors" in done.stdout
+    assert "snakemake" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_verdicts_can_be_printed_again(study):
+    found, _ = study
+    done = found.call("causal_priors", "verdicts", "--scale", "nano")
+    assert done.returncode == 0
+    assert all(test in done.stdout for test in TESTS)

@@ -127,6 +127,13 @@ def _add_verdicts(add: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--csv", type=Path, required=True)
     sub.add_argument("--md", type=Path, required=True)
 
+    sub = add("timings", _timings, "print where the minutes of a study went, per rule")
+    _scale(sub)
+    sub.add_argument("--folder", type=Path, help="folder of the study (default: results/{scale})")
+
+    sub = add("snapshot", _snapshot, "copy a finished study's tables to results/reference/{scale}")
+    _scale(sub)
+
     sub = add("seal", _seal, "seal new protocols; with --check, only look whether anything sealed has changed")
     sub.add_argument("--preregistration", type=Path, default=Path("preregistration"))
     sub.add_argument("--check", action="store_true")
@@ -272,6 +279,20 @@ def _summary(options: argparse.Namespace) -> None:
     from causal_priors.report.tables import summary_stage
 
     summary_stage(options.evaluations, options.csv, options.md)
+
+
+def _timings(options: argparse.Namespace) -> None:
+    from causal_priors.report.timings import timing_table
+
+    print(timing_table(options.folder or Path("results", options.scale)), end="")
+
+
+def _snapshot(options: argparse.Namespace) -> None:
+    from causal_priors.report.snapshot import snapshot
+
+    target = Path("results", "reference", options.scale)
+    for name in snapshot(Path("results", options.scale), target):
+        print(target / name)
 
 
 def _seal(options: argparse.Namespace) -> None:

@@ -1,0 +1,34 @@
+"""A snapshot of a finished study to look at without running it: `results/reference/{scale}/`, kept in the repository.
+
+No rule of the pipeline reads or writes it, so a fresh clone's file times cannot make anything rerun.
+"""
+
+from pathlib import Path
+
+from causal_priors.artifacts import read_json, write_bytes, write_json, write_text
+from causal_priors.errors import refuse
+from causal_priors.report.timings import timing_table
+
+FILES = (
+    *(f"verdicts.{kind}" for kind in ("json", "parquet", "csv", "md")),
+    *(f"tables/summary.{kind}" for kind in ("csv", "md")),
+    "theory/margins.json",
+    "data/shards/card.json",
+)
+
+
+def snapshot(folder: str | Path, target: str | Path) -> list[str]:
+    """Copy the tables of the study in `folder` to `target`, with all run cards in `runs.json` and the times; list them.
+
+    Raises `UserError` where the study is not finished.
+    """
+    source, out = Path(folder), Path(target)
+    if missing := [name for name in FILES if not (source / name).is_file()]:
+        remedy = f"finish the study first: snakemake --cores all --config scale={source.name}"
+        raise refuse("is not there", file=source / missing[0], remedy=remedy)
+    for name in FILES:
+        write_bytes(out / name, (source / name).read_bytes())
+    cards = sorted(source.glob("runs/*/run.json"))
+    write_json(out / "runs.json", {card.parent.name: read_json(card) for card in cards})
+    write_text(out / "timings.md", timing_table(source))
+    return [*FILES, "runs.json", "timings.md"]

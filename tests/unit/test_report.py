@@ -1,0 +1,95 @@
+"""Summary, timing and snapshot tables against values counted by hand."""
+
+import pandas as pd
+import pytest
+
+from causal_priors.errors import UserError
+from causal_priors.report.snapshot import FILES, snapshot
+from causal_priors.report.tables import arm_table, summarise
+from causal_priors.report.timings import timing_table
+from causal_priors.tables import SCHEMAS
+
+
+def row(quantity, length, window, bin_, far_window, value, count, seed=0, variant="plain"):
+    base = {name: -1 for name in SCHEMAS["evaluation"].names}
+    return base | {
+        "run": f"S-log-L64-s{seed}",
+        "size": "S",
+        "arm": "log",
+        "train_length": 64,
+        "seed": seed,
+        "stage": "evaluate",
+        "dtype": "float32",
+        "variant": variant,
+        "quantity": quantity,
+        "length": length,
+        "block": 0,
+        "window": window,
+        "bin": bin_,
+        "far_window": far_window,
+        "value": value,
+        "count": count,
+    }
+
+
+@pytest.fixture
+def frame():
+    return pd.DataFrame(
+        [
+            row("loss", 128, 0, 0, -1, 4.0, 64),
+            row("loss", 128, 0, 1, -1, 2.0, 32),
+            row("loss", 128, 1, 1, -1, 5.0, 32),
+            row("far_mass", 128, 0, -1, 8, 0.25, 1),
+            row("far_mass", 128, 1, -1, 8, 0.75, 1),
+            row("far_mass", 128, 0, -1, 64, 0.1, 1),
+            row("loss", 128, 0, 0, -1, 9.0, 64) | {"stage": "intervene"},
+        ]
+    )
+
+
+def test_means_weigh_each_target_once(frame):
+    (found,) = summarise(frame).to_dict("records")
+    assert found["loss"] == pytest.approx((4 * 64 + 2 * 32 + 5 * 32) / 128)
+    assert found["loss_beyond"] == pytest.approx(3.5)
+    assert found["far_mass_eighth"] == pytest.approx(0.5)
+    assert found["far_mass_full"] == pytest.approx(0.1)
+
+
+def test_the_arm_table_shows_mean_and_spread(frame):
+    other = frame.assign(run="S-log-L64-s1", seed=1, value=frame["value"] + 0.5)
+    text = arm_table(summarise(pd.concat([frame, other])))
+    line = next(line for line in text.splitlines() if line.startswith("| S | log"))
+    assert [cell.strip() for cell in line.split("|")[3:9]] == ["64", "2", "–", "4.000 (0.500)", "–", "–"]
+
+
+def test_timings_sum_the_jobs_of_a_rule(tmp_path):
+    with pytest.raises(UserError, match="holds no benchmark files; run the pipeline first"):
+        timing_table(tmp_path)
+    head = "s\th:m:s\tmax_rss\tcpu_time\n"
+    for name, text in (("train/a", "10\t0:00:10\t300\t30"), ("train/b", "20\t0:00:20\t200\t60"), ("index", "1\t-\t-\t30")):
+        path = tmp_path / "benchmarks" / f"{name}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(head + text + "\n")
+    lines = timing_table(tmp_path).splitlines()
+    assert lines[2] == "| train | 2 | 1.5 | 75% | 15.0 | 300 |"
+    assert lines[-1] == "| all | 3 | 2.0 | 100% | | 300 |"
+
+
+def test_a_snapshot_of_an_unfinished_study_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"verdicts\.json: is not there; finish the study first"):
+        snapshot(tmp_path / "micro", tmp_path / "reference")
+    assert not (tmp_path / "reference").exists()
+
+
+def test_a_snapshot_holds_every_table_and_card(tmp_path):
+    source = tmp_path / "micro"
+    for name in [*FILES, "benchmarks/train/a.tsv"]:
+        path = source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("s\th:m:s\tmax_rss\tcpu_time\n1\t-\t5\t1\n")
+    card = source / "runs" / "S-rope-L64-s0" / "run.json"
+    card.parent.mkdir(parents=True)
+    card.write_text('{"status": "finished"}')
+    written = snapshot(source, tmp_path / "reference")
+    assert all((tmp_path / "reference" / name).is_file() for name in written)
+    assert '"S-rope-L64-s0"' in (tmp_path / "reference" / "runs.json").read_text()

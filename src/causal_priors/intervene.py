@@ -5,6 +5,7 @@
 checks, bit for bit, that nothing does.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +35,14 @@ def intervene_stage(
     *,
     allow_packed: bool = False,
     device: str = "cpu",
+    factors: Sequence[int] = (FULL_BLOCK,),
 ) -> None:
     """Measure `edit` ("cap" | "repair") on the checkpoint in `folder` and write the table `out`.
 
     The table is of kind "evaluation", stage "intervene", in the scale's intervention dtype, with the variants "plain"
-    and `edit` at window length 8L. A diverged run gives an empty table whose metadata says so. Raises
-    `UserError` for an unknown edit, an arm without a log-prior, and a missing or damaged checkpoint.
+    and `edit` at window lengths `factors` times L (the registered tests need 8). A diverged run gives an empty table
+    whose metadata says so. Raises `UserError` for an unknown edit, an arm without a log-prior, and a missing or damaged
+    checkpoint.
     """
     if edit not in EDITS:
         raise refuse("is not an edit", key="edit", value=edit, remedy=f"known edits: {', '.join(EDITS)}")
@@ -51,6 +54,7 @@ def intervene_stage(
             remedy="choose another arm",
         )
     settle(device)
+    parameters = {"edit": edit, "packed": allow_packed, "factors": list(factors)}
     checkpoint = read_checkpoint(run, scale, arm, folder)
     parts: list[Rows] = []
     if checkpoint.status == FINISHED:
@@ -58,21 +62,22 @@ def intervene_stage(
         dtype = scale.intervention_dtype
         model = as_device(checkpoint.model(run, scale, arm), device, dtype)
         table = Table(run, scale, "intervene", dtype)
-        short, long = table.train_length, FULL_BLOCK * table.train_length
-        before = measure(model, blocks, long, short), measure(model, blocks[:_CHECKED], short, short)
+        short = table.train_length
+        passes = [(blocks, factor * short) for factor in factors] + [(blocks[:_CHECKED], short)]
+        before = [measure(model, some, length, short) for some, length in passes]
         model.edit(edit)
-        after = measure(model, blocks, long, short), measure(model, blocks[:_CHECKED], short, short)
+        after = [measure(model, some, length, short) for some, length in passes]
         if device == "cpu":
             _check_untouched(before, after, f"{run.name(scale)}: {edit}")
-        parts = [*table.measured("plain", before[0]), *table.measured(edit, after[0])]
-    write_evaluation(parts, out, "intervene", checkpoint, shards, code, {"edit": edit, "packed": allow_packed})
+        for variant, found in (("plain", before), (edit, after)):
+            for measurement in found[:-1]:
+                parts += table.measured(variant, measurement)
+    write_evaluation(parts, out, "intervene", checkpoint, shards, code, parameters)
 
 
-def _check_untouched(
-    before: tuple[Measurement, Measurement], after: tuple[Measurement, Measurement], what: str
-) -> None:
-    """Compare what no pair beyond L enters: positions 1..L of the long windows, all of the short ones."""
-    pairs = [(before[0].loss[..., 0], after[0].loss[..., 0]), (before[1].loss, after[1].loss)]
-    pairs += [(before[1].far[w], after[1].far[w]) for w in before[1].far]
+def _check_untouched(before: Sequence[Measurement], after: Sequence[Measurement], what: str) -> None:
+    """Compare what no pair beyond L enters: positions 1..L of every window, and all of the last pass, at length L."""
+    pairs = [(one.loss[..., 0], other.loss[..., 0]) for one, other in zip(before, after, strict=True)]
+    pairs += [(before[-1].far[w], after[-1].far[w]) for w in before[-1].far]
     if not all(np.array_equal(*pair, equal_nan=True) for pair in pairs):
         raise AssertionError(f"{what} moved numbers of positions that no pair beyond L enters")

@@ -31,8 +31,8 @@ def folders(tmp_path_factory, shards):
     return found
 
 
-def edit(arm, kind, folder, shards, out):
-    intervene_stage(Run("S", arm, 1, 0), NANO, ARMS[arm], kind, folder, shards, out, CODE)
+def edit(arm, kind, folder, shards, out, **options):
+    intervene_stage(Run("S", arm, 1, 0), NANO, ARMS[arm], kind, folder, shards, out, CODE, **options)
     return tables.read_table(out, "evaluation")
 
 
@@ -55,6 +55,14 @@ def test_nothing_moves_where_no_pair_is_beyond_the_training_length(folders, shar
     inside = beyond.index.get_level_values("bin") == 0
     assert (beyond[inside] == 0).all()
     assert (beyond[~inside] != 0).all()
+
+
+def test_other_window_lengths_are_measured_on_demand(folders, shards, tmp_path):
+    table = edit("log", "cap", folders["log"], shards, tmp_path / "x.parquet", factors=(1, 2))
+    assert set(table["length"]) == {L, 2 * L}
+    assert (change(table, "cap", "loss", L) == 0).all()
+    assert (change(table, "cap", "far_mass", L) == 0).all()
+    assert (change(table, "cap", "loss", 2 * L) != 0).any()
 
 
 @pytest.mark.parametrize(("kind", "sign"), [("cap", 1), ("repair", -1)])

@@ -14,7 +14,7 @@ from snakemake.utils import min_version
 from causal_priors.codedigest import code_digest
 from causal_priors.data.documents import corpus_files
 from causal_priors.errors import UserError
-from causal_priors.study import load_study
+from causal_priors.study import load_study, use_this_checkout
 from causal_priors.yamlfile import load_yaml
 
 min_version("9.20")
@@ -46,4 +46,4 @@ rule all:
 # The table is the last thing a reader sees.
 onsuccess:
     if Path(VERDICTS[0]).exists():
-        shell("{PYTHON} -m causal_priors verdicts --folder {OUT} >&2")
+        shell("python -m causal_priors verdicts --folder {OUT} >&2")

@@ -40,9 +40,7 @@ def sha256_file(path: str | Path) -> str:
 
 def canonical_json(value: Any) -> bytes:
     """Return the one JSON form of `value`: sorted keys, no spaces, UTF-8, NaN and infinity refused (ValueError)."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode()
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def digest_of(value: Any) -> str:
@@ -52,7 +50,7 @@ def digest_of(value: Any) -> str:
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on a clean exit it is flushed and renamed over `path`.
+    """Yield a temporary path beside `path`, which on a clean exit is flushed and renamed over `path`.
 
     On an exception the temporary file is removed and `path` stays as it was. A full disk or a read-only folder becomes a
     `UserError` that names the file.
@@ -63,7 +61,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         _flush(temporary)
-        os.replace(temporary, target)
+        temporary.replace(target)
         _flush(target.parent)
     except OSError as error:
         _remove(temporary)
@@ -116,10 +114,10 @@ def writer_lock(folder: str | Path) -> Iterator[None]:
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        handle = open(path / ".lock", "a", encoding="utf-8")
+        handle = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise refuse(f"cannot be written ({error.strerror})", file=path) from error
-    with handle:
+    try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -129,6 +127,8 @@ def writer_lock(folder: str | Path) -> Iterator[None]:
                 remedy="wait for it, or stop it and call again",
             ) from error
         yield
+    finally:
+        os.close(handle)
 
 
 def _flush(path: Path) -> None:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from causal_priors.errors import UserError
 
@@ -22,11 +22,24 @@ Command = Callable[[argparse.Namespace], None]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit code."""
     options = parser().parse_args(arguments)
+    if options.log is None:
+        return _run(options)
+    try:
+        terminal = _redirect(options.log)
+    except OSError as error:
+        print(f"error: {options.log}: cannot be written ({error.strerror})", file=sys.stderr)
+        return 2
+    with terminal:
+        return _run(options, terminal)
+
+
+def _run(options: argparse.Namespace, terminal: TextIO | None = None) -> int:
     command: Command = options.command
     try:
         command(options)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        for stream in filter(None, (sys.stderr, terminal)):
+            print(f"error: {error}", file=stream, flush=True)
         return 2
     except BrokenPipeError:
         # The reader of a pipe has seen enough (`... | head`).
@@ -34,9 +47,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _redirect(log: Path) -> TextIO:
+    """Send this process's stderr to a new file `log`; return what was the terminal, for the one line of a failure."""
+    terminal = os.fdopen(os.dup(2), "w", encoding="utf-8")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "wb") as file:
+        os.dup2(file.fileno(), 2)
+    return terminal
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     top = argparse.ArgumentParser(prog="python -m causal_priors", description="One subcommand per stage.")
+    top.add_argument(
+        "--log", type=Path, help="file for messages and progress; the line of a failure is printed as well"
+    )
     commands = top.add_subparsers(title="stages", metavar="STAGE", required=True)
 
     def add(name: str, command: Command, help_text: str) -> argparse.ArgumentParser:
@@ -236,9 +261,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     given = _run_of(options, "evaluate")
     from causal_priors.evaluate import evaluate_stage
 
-    evaluate_stage(
-        **given, folder=options.folder, shards=options.shards, out=options.out, allow_packed=options.packed
-    )
+    evaluate_stage(**given, folder=options.folder, shards=options.shards, out=options.out, allow_packed=options.packed)
 
 
 def _intervene(options: argparse.Namespace) -> None:

@@ -46,7 +46,7 @@ def code_digest(stage: str, arm: Arm | None = None) -> str:
 
 
 def reached_modules(roots: Iterable[str]) -> list[str]:
-    """Return the modules of the package that `roots` reach by module-level imports. A package as a root counts whole."""
+    """Return the modules of the package that `roots` reach by module-level imports. A root package counts whole."""
     found: set[str] = set()
     todo = [module for root in roots for module in _with_submodules(root)]
     while todo:

@@ -86,8 +86,12 @@ def load_scale(path: str | Path) -> Scale:
     data = load_yaml(path)
     check_schema(data, "scale", path)
     if data["name"] != Path(path).stem:
-        raise refuse("differs from the file's name", file=path, key="name", value=data["name"], remedy=f"write {Path(path).stem}")
-    sizes = {name: Size(**{key: _plain(key, value) for key, value in size.items()}) for name, size in data["sizes"].items()}
+        raise refuse(
+            "differs from the file's name", file=path, key="name", value=data["name"], remedy=f"write {Path(path).stem}"
+        )
+    sizes = {
+        name: Size(**{key: _plain(key, value) for key, value in size.items()}) for name, size in data["sizes"].items()
+    }
     for name, size in sizes.items():
         _check_size(path, f"sizes.{name}", size)
     scale = Scale(**{**data, "max_corpus_repeats": float(data["max_corpus_repeats"]), "sizes": sizes})
@@ -101,15 +105,25 @@ def _plain(key: str, value: Any) -> Any:
 
 def _check_size(path: str | Path, key: str, size: Size) -> None:
     if size.width % size.heads:
-        raise refuse("is no multiple of heads", file=path, key=f"{key}.width", value=size.width, remedy=f"heads = {size.heads}")
+        raise refuse(
+            "is no multiple of heads", file=path, key=f"{key}.width", value=size.width, remedy=f"heads = {size.heads}"
+        )
     if size.head_dim % 2:
         raise refuse("gives an odd head dim, which RoPE cannot pair", file=path, key=f"{key}.width", value=size.width)
     if size.train_length % 8:
         remedy = "far mass is measured at w = L/8"
-        raise refuse("is no multiple of 8", file=path, key=f"{key}.train_length", value=size.train_length, remedy=remedy)
+        raise refuse(
+            "is no multiple of 8", file=path, key=f"{key}.train_length", value=size.train_length, remedy=remedy
+        )
     if size.tokens_per_step % (4 * size.train_length):
         remedy = f"a step must hold whole windows of up to 4 L = {4 * size.train_length} tokens"
-        raise refuse("cannot be cut into windows", file=path, key=f"{key}.tokens_per_step", value=size.tokens_per_step, remedy=remedy)
+        raise refuse(
+            "cannot be cut into windows",
+            file=path,
+            key=f"{key}.tokens_per_step",
+            value=size.tokens_per_step,
+            remedy=remedy,
+        )
 
 
 def _check_evaluation(path: str | Path, scale: Scale) -> None:
@@ -117,4 +131,10 @@ def _check_evaluation(path: str | Path, scale: Scale) -> None:
     longest = 8 * max(4 * scale.sizes["C"].train_length, scale.sizes["S"].train_length)
     if scale.evaluation_tokens % longest:
         remedy = f"make it a multiple of the longest evaluation block, {longest} tokens"
-        raise refuse("cannot be cut into blocks", file=path, key="evaluation_tokens", value=scale.evaluation_tokens, remedy=remedy)
+        raise refuse(
+            "cannot be cut into blocks",
+            file=path,
+            key="evaluation_tokens",
+            value=scale.evaluation_tokens,
+            remedy=remedy,
+        )

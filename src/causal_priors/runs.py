@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from causal_priors.errors import refuse
 from causal_priors.scale import Scale, Size
 
-_NAME = re.compile(
-    r"(?P<size>[A-Z])-(?P<arm>[a-z0-9]+(?:-[a-z0-9]+)*)-L(?P<length>[1-9]\d*)-s(?P<seed>0|[1-9]\d*)"
-)
+_NAME = re.compile(r"(?P<size>[A-Z])-(?P<arm>[a-z0-9]+(?:-[a-z0-9]+)*)-L(?P<length>[1-9]\d*)-s(?P<seed>0|[1-9]\d*)")
 
 EVALUATION_FACTORS = (1, 2, 4, 8)
 
@@ -64,6 +62,8 @@ def parse_run(name: str, scale: Scale) -> Run:
     length = int(match["length"])
     if length % base:
         raise refuse(
-            f"trains at no multiple of L = {base}", value=name, remedy=f"scale {scale.name} uses L = {base}, {2 * base}, {4 * base}"
+            f"trains at no multiple of L = {base}",
+            value=name,
+            remedy=f"scale {scale.name} uses L = {base}, {2 * base}, {4 * base}",
         )
     return Run(match["size"], match["arm"], length // base, int(match["seed"]))

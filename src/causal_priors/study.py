@@ -4,6 +4,8 @@ The Snakefile and the command line ask here; nothing else knows the layout of `r
 """
 
 import difflib
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,14 +15,9 @@ from typing import Any
 from causal_priors.arms import ARMS, Arm
 from causal_priors.config import Config, load_config, load_scale, scale_file
 from causal_priors.errors import refuse
-from causal_priors.prereg.protocol import (
-    Intervention,
-    Protocol,
-    load_protocols,
-    registered_interventions,
-    registered_runs,
-)
+from causal_priors.prereg.protocol import load_protocols, registered_interventions, registered_runs
 from causal_priors.prereg.seal import check_seals
+from causal_priors.prereg.terms import Intervention, Protocol
 from causal_priors.runs import Run, parse_run
 from causal_priors.scale import Scale
 
@@ -119,3 +116,10 @@ def load_study(data: Any, file: str | Path) -> Study:
     scale = load_scale(scale_file(config.scale))
     check_seals(config.preregistration)
     return Study(config, scale, load_protocols(config.preregistration), ARMS)
+
+
+def use_this_checkout(base: Path) -> None:
+    """Make jobs run the interpreter that runs Snakemake and the code in `base/src`, activated and installed or not."""
+    for name, first in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", base / "src")):
+        rest = [part for part in [os.environ.get(name)] if part]
+        os.environ[name] = os.pathsep.join([str(first), *rest])

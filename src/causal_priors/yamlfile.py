@@ -1,7 +1,7 @@
 """YAML as plain data, without its traps.
 
-Only `true` and `false` are booleans; `yes`, `on`, `1e-3` and other spellings that YAML 1.1 reads in a surprising way are
-refused with the spelling to use. Duplicate keys, aliases (the means of a YAML bomb), and files above 1 MB are refused.
+Only `true` and `false` are booleans; `yes`, `on`, `1e-3` and other spellings that YAML 1.1 reads in a surprising way
+are refused with the spelling to use. Duplicate keys, aliases (the means of a YAML bomb), and files above 1 MB are refused.
 """
 
 import re
@@ -24,14 +24,14 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
-            event = self.peek_event()
+            event = self.peek_event()  # type: ignore[no-untyped-call]
             raise _trap(event.start_mark, f"*{event.anchor}", "aliases are refused", "write the value out")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise _trap(key_node.start_mark, key, "is not a text key", "put it in quotes")
             if key in seen:
@@ -51,7 +51,9 @@ class _Loader(yaml.SafeLoader):
 
     def plain_int(self, node: Any) -> Any:
         if not _PLAIN_INT.fullmatch(node.value):
-            raise _trap(node.start_mark, node.value, "is not a plain decimal number", "write it in full, or put it in quotes")
+            raise _trap(
+                node.start_mark, node.value, "is not a plain decimal number", "write it in full, or put it in quotes"
+            )
         return int(node.value)
 
     def plain_date(self, node: Any) -> Any:
@@ -63,7 +65,7 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, rule) for tag, rule in rules if tag != "tag:yaml.org,2002:bool"]
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))  # type: ignore[no-untyped-call]
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
 _Loader.add_constructor("tag:yaml.org,2002:str", _Loader.plain_scalar)
 _Loader.add_constructor(_INT_TAG, _Loader.plain_int)
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.plain_date)
@@ -80,7 +82,7 @@ def _trap(mark: Any, value: Any, problem: str, remedy: str) -> _TrapError:
 def parse_yaml(text: str, file: str | Path) -> Any:
     """Return the data in `text`; `file` is named in errors. Raises `UserError`."""
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
+        return yaml.load(text, Loader=_Loader)
     except _TrapError as trap:
         line, value, problem, remedy = trap.args
         raise refuse(problem, file=f"{file}: line {line}", value=value, remedy=remedy) from None
@@ -90,7 +92,7 @@ def parse_yaml(text: str, file: str | Path) -> Any:
 
 
 def load_yaml(path: str | Path) -> Any:
-    """Return the data in a YAML file. Raises `UserError` where it is missing, too large, not UTF-8 or not plain YAML."""
+    """Return the data in a YAML file. Raises `UserError` where it is missing, too large or not plain YAML."""
     file = Path(path)
     try:
         if file.stat().st_size > MAX_BYTES:

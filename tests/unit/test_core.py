@@ -1,7 +1,6 @@
 """Config, scales, run names, atomic files, YAML traps: what every stage stands on."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -83,7 +82,11 @@ class TestScales:
             ("sizes:\n", "sizes:\n  X: {width: 1}\n", r"sizes\.X: is an unknown key"),
             ("learning_rate: 0.003", "learning_rate: 3e-3", r"'3e-3': looks like a number but YAML reads text"),
             ("learning_rate: 0.003", "learning_rate: fast", r"sizes\.S\.learning_rate = 'fast'"),
-            ("heads: 4, train_length: 64, steps: 300", "heads: 5, train_length: 64, steps: 300", "no multiple of heads"),
+            (
+                "heads: 4, train_length: 64, steps: 300",
+                "heads: 5, train_length: 64, steps: 300",
+                "no multiple of heads",
+            ),
             ("status: exploratory", "status: on", "'on': is read differently"),
             ("evaluation_tokens: 65536", "evaluation_tokens: 65537", "cannot be cut into blocks"),
             ("tokens_per_step: 1024", "tokens_per_step: 1000", "cannot be cut into windows"),
@@ -159,7 +162,9 @@ class TestRunNames:
             assert runs.parse_run(run.name(micro), micro) == run
         assert runs.Run("C", "cable", 4, 0).name(micro) == "C-cable-L256-s0"
 
-    @pytest.mark.parametrize("name", ["S-rope-64-s0", "S-rope-L64", "X-rope-L64-s0", "S-rope-L65-s0", "S-rope-L64-s01", "../x"])
+    @pytest.mark.parametrize(
+        "name", ["S-rope-64-s0", "S-rope-L64", "X-rope-L64-s0", "S-rope-L65-s0", "S-rope-L64-s01", "../x"]
+    )
     def test_other_spellings_are_refused(self, name):
         with refused(re.escape(name)):
             runs.parse_run(name, scale("micro"))
@@ -169,13 +174,13 @@ class TestFiles:
     def test_a_failed_write_leaves_the_old_file_and_no_rest(self, tmp_path):
         path = tmp_path / "a.json"
         artifacts.write_json(path, {"a": 1})
-        with pytest.raises(ValueError, match="NaN|not JSON compliant"):
+        with pytest.raises(ValueError, match="not JSON compliant"):
             artifacts.write_json(path, {"a": float("nan")})
         with pytest.raises(RuntimeError), artifacts.atomic_path(path) as temporary:
             temporary.write_text("half")
             raise RuntimeError
         assert json.loads(path.read_text()) == {"a": 1}
-        assert os.listdir(tmp_path) == ["a.json"]
+        assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
 
     def test_a_folder_that_is_a_file_is_named(self, tmp_path):
         (tmp_path / "x").write_text("")

@@ -11,7 +11,7 @@ from causal_priors.tables import SCHEMAS
 
 
 def row(quantity, length, window, bin_, far_window, value, count, seed=0, variant="plain"):
-    base = {name: -1 for name in SCHEMAS["evaluation"].names}
+    base = dict.fromkeys(SCHEMAS["evaluation"].names, -1)
     return base | {
         "run": f"S-log-L64-s{seed}",
         "size": "S",
@@ -66,7 +66,11 @@ def test_timings_sum_the_jobs_of_a_rule(tmp_path):
     with pytest.raises(UserError, match="holds no benchmark files; run the pipeline first"):
         timing_table(tmp_path)
     head = "s\th:m:s\tmax_rss\tcpu_time\n"
-    for name, text in (("train/a", "10\t0:00:10\t300\t30"), ("train/b", "20\t0:00:20\t200\t60"), ("index", "1\t-\t-\t30")):
+    for name, text in (
+        ("train/a", "10\t0:00:10\t300\t30"),
+        ("train/b", "20\t0:00:20\t200\t60"),
+        ("index", "1\t-\t-\t30"),
+    ):
         path = tmp_path / "benchmarks" / f"{name}.tsv"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(head + text + "\n")

@@ -7,9 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 import helpers
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".snakemake", "results", "__pycache__", ".*_cache", ".hypothesis")
@@ -39,7 +38,11 @@ class Checkout:
         done = self.snakemake(*targets, "--dry-run", "--quiet", "reason", config=config)
         assert done.returncode == 0, done.stdout
         rows = [line.split() for line in done.stdout.splitlines()]
-        return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[0].isidentifier() and row[1].isdigit() and row[0] != "total"}
+        return {
+            row[0]: int(row[1])
+            for row in rows
+            if len(row) == 2 and row[0].isidentifier() and row[1].isdigit() and row[0] != "total"
+        }
 
     def edit(self, file, old, new):
         """Replace the first `old` in a file of the copy."""

@@ -1,4 +1,4 @@
-# What every rule shares: the study (config, scale, sealed protocols, arms), folders, and the interpreter.
+# Shared by all: the study (config, scale, sealed protocols, arms), folders, and the interpreter.
 
 
 def refuse_to_start(error):
@@ -16,14 +16,12 @@ try:
 except UserError as error:
     refuse_to_start(error)
 
-PYTHON = sys.executable
+use_this_checkout(BASE)
+ENVIRONMENT = str(BASE / "envs" / "cpu.yaml")
 SCALE = STUDY.scale.name
 OUT = STUDY.folder.as_posix()
 DATA = f"{OUT}/data"
 REGISTER = f"--preregistration {quote(STUDY.config.preregistration)}"
-
-# A job's messages go to its log; where it fails, the last of them also to the terminal.
-LOGGED = " 2> {log} || {{ code=$?; tail -n 2 {log} >&2; exit $code; }}"
 
 
 wildcard_constraints:
@@ -38,10 +36,12 @@ def arm_of(wildcards):
 
 def code_of(stage):
     """Digest of the code of a stage, for the arm of the job's run where it has one."""
-    return lambda wildcards: code_digest(
-        stage, arm_of(wildcards) if hasattr(wildcards, "run") else None
-    )
+    return lambda wildcards: code_digest(stage, arm_of(wildcards) if hasattr(wildcards, "run") else None)
 
 
 def paths(files):
     return [file.as_posix() for file in files]
+
+
+def margins_of(wildcards):
+    return [f"{OUT}/theory/margins.json"] if STUDY.needs_margins(STUDY.run(wildcards.run)) else []

@@ -5,11 +5,7 @@ CACHE = f"{STUDY.config.results}/corpus"
 OWN = STUDY.config.corpus != "default"
 CARD = f"{CACHE}/default/card.json"
 TEXTS = STUDY.config.corpus if OWN else f"{CACHE}/default/text"
-ARCHIVES = (
-    f"--archives {quote(STUDY.config.corpus_archives)}"
-    if STUDY.config.corpus_archives
-    else ""
-)
+ARCHIVES = f"--archives {quote(STUDY.config.corpus_archives)}" if STUDY.config.corpus_archives else ""
 PACKED = "--packed" if STUDY.config.allow_packed_blocks else ""
 COLUMN = f"--text-column {quote(STUDY.config.text_column)}"
 
@@ -26,10 +22,13 @@ rule corpus:
         CARD,
     log:
         f"{CACHE}/default.log",
+    conda:
+        ENVIRONMENT
     params:
         code=code_digest("corpus"),
+        archives=ARCHIVES,
     shell:
-        "{PYTHON} -m causal_priors corpus {output} {ARCHIVES}" + LOGGED
+        "python -m causal_priors --log {log} corpus {output} {params.archives}"
 
 
 rule index:
@@ -41,13 +40,14 @@ rule index:
         f"{OUT}/logs/index.log",
     benchmark:
         f"{OUT}/benchmarks/index.tsv"
+    conda:
+        ENVIRONMENT
     params:
         code=code_digest("index"),
         card="" if OWN else f"--card {CARD}",
         options=f"--texts {quote(TEXTS)} {COLUMN} {PACKED}",
     shell:
-        "{PYTHON} -m causal_priors index {params.options} {params.card} --out {output}"
-        + LOGGED
+        "python -m causal_priors --log {log} index {params.options} {params.card} --out {output}"
 
 
 rule tokenizer:
@@ -59,13 +59,14 @@ rule tokenizer:
         f"{OUT}/logs/tokenizer.log",
     benchmark:
         f"{OUT}/benchmarks/tokenizer.tsv"
+    conda:
+        ENVIRONMENT
     params:
         code=code_digest("tokenizer"),
-        scale=STUDY.scale.digest(),
-        options=f"--texts {quote(TEXTS)} {COLUMN}",
+        digest=STUDY.scale.digest(),
+        options=f"--texts {quote(TEXTS)} {COLUMN} --scale {SCALE} --cache {CACHE} {ARCHIVES}",
     shell:
-        "{PYTHON} -m causal_priors tokenizer {params.options} --scale {SCALE} --index {input.index} --cache {CACHE}"
-        " {ARCHIVES} --out {output}" + LOGGED
+        "python -m causal_priors --log {log} tokenizer {params.options} --index {input.index} --out {output}"
 
 
 rule shards:
@@ -81,14 +82,15 @@ rule shards:
         f"{OUT}/logs/shards.log",
     benchmark:
         f"{OUT}/benchmarks/shards.tsv"
+    conda:
+        ENVIRONMENT
     threads: 2
     params:
         code=code_digest("shards"),
-        scale=STUDY.scale.digest(),
-        options=f"--texts {quote(TEXTS)} {COLUMN} {PACKED}",
+        digest=STUDY.scale.digest(),
+        options=f"--texts {quote(TEXTS)} {COLUMN} {PACKED} --scale {SCALE}",
         repeats="--allow-repeats" if STUDY.config.allow_repeats else "",
-        folder=f"{DATA}/shards",
+        folder=lambda wildcards, output: Path(output.card).parent.as_posix(),
     shell:
-        "{PYTHON} -m causal_priors shards {params.options} {params.repeats} --scale {SCALE} --index {input.index}"
+        "python -m causal_priors --log {log} shards {params.options} {params.repeats} --index {input.index}"
         " --tokenizer {input.tokenizer} --threads {threads} --out {params.folder}"
-        + LOGGED

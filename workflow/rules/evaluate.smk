@@ -12,14 +12,15 @@ rule evaluate:
         f"{OUT}/logs/evaluate/{{run}}.log",
     benchmark:
         f"{OUT}/benchmarks/evaluate/{{run}}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=2000,
     params:
         code=code_of("evaluate"),
-        packed=PACKED,
+        options=f"--scale {SCALE} {REGISTER} --shards {DATA}/shards {PACKED}",
         folder=lambda wildcards, input: Path(input.card).parent.as_posix(),
     shell:
-        "{PYTHON} -m causal_priors evaluate {wildcards.run} --scale {SCALE} {REGISTER} --shards {DATA}/shards"
-        " {params.packed}"
-        " --folder {params.folder} --out {output}" + LOGGED
+        "python -m causal_priors --log {log} evaluate {wildcards.run} {params.options}"
+        " --folder {params.folder} --out {output}"

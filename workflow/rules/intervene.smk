@@ -12,14 +12,15 @@ rule intervene:
         f"{OUT}/logs/intervene/{{run}}-{{edit}}.log",
     benchmark:
         f"{OUT}/benchmarks/intervene/{{run}}-{{edit}}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=2000,
     params:
         code=code_of("intervene"),
-        packed=PACKED,
+        options=f"--scale {SCALE} {REGISTER} --shards {DATA}/shards {PACKED}",
         folder=lambda wildcards, input: Path(input.card).parent.as_posix(),
     shell:
-        "{PYTHON} -m causal_priors intervene {wildcards.run} {wildcards.edit} --scale {SCALE} {REGISTER} --shards {DATA}/shards"
-        ""
-        " {params.packed} --folder {params.folder} --out {output}" + LOGGED
+        "python -m causal_priors --log {log} intervene {wildcards.run} {wildcards.edit} {params.options}"
+        " --folder {params.folder} --out {output}"

@@ -13,8 +13,9 @@ rule summary:
         f"{OUT}/logs/summary.log",
     benchmark:
         f"{OUT}/benchmarks/summary.tsv"
+    conda:
+        ENVIRONMENT
     params:
         code=code_digest("summary"),
     shell:
-        "{PYTHON} -m causal_priors summary {input} --csv {output.csv} --md {output.md}"
-        + LOGGED
+        "python -m causal_priors --log {log} summary {input} --csv {output.csv} --md {output.md}"

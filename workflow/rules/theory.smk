@@ -8,8 +8,11 @@ rule margins:
         f"{OUT}/logs/margins.log",
     benchmark:
         f"{OUT}/benchmarks/margins.tsv"
+    conda:
+        ENVIRONMENT
     params:
         code=code_digest("margins"),
-        scale=STUDY.scale.digest(),
+        scale=SCALE,
+        digest=STUDY.scale.digest(),
     shell:
-        "{PYTHON} -m causal_priors margins --scale {SCALE} --out {output}" + LOGGED
+        "python -m causal_priors --log {log} margins --scale {params.scale} --out {output}"

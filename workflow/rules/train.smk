@@ -2,14 +2,6 @@
 # job that failed.
 
 
-def margins_of(wildcards):
-    return (
-        [f"{OUT}/theory/margins.json"]
-        if STUDY.needs_margins(STUDY.run(wildcards.run))
-        else []
-    )
-
-
 rule train:
     input:
         shards=rules.shards.output,
@@ -23,17 +15,17 @@ rule train:
         f"{OUT}/logs/train/{{run}}.log",
     benchmark:
         f"{OUT}/benchmarks/train/{{run}}.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
         mem_mb=2000,
     params:
         code=code_of("train"),
-        scale=STUDY.scale.digest(),
-        margins=lambda wildcards, input: (
-            f"--margins {input.margins}" if input.margins else ""
-        ),
+        options=f"--scale {SCALE} {REGISTER} --shards {DATA}/shards",
+        digest=STUDY.scale.digest(),
+        margins=lambda wildcards, input: (f"--margins {input.margins}" if input.margins else ""),
         folder=lambda wildcards, output: Path(output.card).parent.as_posix(),
     shell:
-        "{PYTHON} -m causal_priors train {wildcards.run} --scale {SCALE} {REGISTER} --shards {DATA}/shards"
-        " {params.margins}"
-        " --out {params.folder}" + LOGGED
+        "python -m causal_priors --log {log} train {wildcards.run} {params.options} {params.margins}"
+        " --out {params.folder}"

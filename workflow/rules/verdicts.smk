@@ -2,7 +2,8 @@
 
 KINDS = ["json", "parquet", "csv", "md"]
 VERDICTS = [f"{OUT}/verdicts.{kind}" for kind in KINDS]
-SEALED = paths(sorted(Path(STUDY.config.preregistration).glob("**/*.yaml")))
+REGISTERED = Path(STUDY.config.preregistration)
+SEALED = paths(sorted([*REGISTERED.glob("**/*.yaml"), *REGISTERED.glob("**/seal.json")]))
 
 
 rule verdicts:
@@ -16,36 +17,37 @@ rule verdicts:
         f"{OUT}/logs/verdicts.log",
     benchmark:
         f"{OUT}/benchmarks/verdicts.tsv"
+    conda:
+        ENVIRONMENT
     params:
         code=code_digest("score"),
-        scale=STUDY.scale.digest(),
+        digest=STUDY.scale.digest(),
+        options=f"--scale {SCALE} {REGISTER}",
+        folder=lambda wildcards, output: Path(output[0]).parent.as_posix(),
     shell:
-        "{PYTHON} -m causal_priors score {input.evaluations} --scale {SCALE} {REGISTER} --out {OUT}"
-        + LOGGED
+        "python -m causal_priors --log {log} score {input.evaluations} {params.options} --out {params.folder}"
 
 
 rule experiment_verdicts:
     input:
-        evaluations=lambda wildcards: paths(
-            STUDY.evaluation_files(wildcards.experiment)
-        ),
-        cards=lambda wildcards: paths(
-            STUDY.run_folder(run) / "run.json"
-            for run in STUDY.runs(wildcards.experiment)
-        ),
+        evaluations=lambda wildcards: paths(STUDY.evaluation_files(wildcards.experiment)),
+        cards=lambda wildcards: paths(STUDY.run_folder(run) / "run.json" for run in STUDY.runs(wildcards.experiment)),
         sealed=SEALED,
     output:
         [f"{OUT}/experiments/{{experiment}}/verdicts.{kind}" for kind in KINDS],
     log:
         f"{OUT}/logs/verdicts-{{experiment}}.log",
+    conda:
+        ENVIRONMENT
     params:
         code=code_digest("score"),
-        scale=STUDY.scale.digest(),
+        digest=STUDY.scale.digest(),
+        options=f"--scale {SCALE} {REGISTER}",
         folder=lambda wildcards, output: Path(output[0]).parent.as_posix(),
     shell:
-        "{PYTHON} -m causal_priors score {input.evaluations} --scale {SCALE} {REGISTER}"
+        "python -m causal_priors --log {log} score {input.evaluations} {params.options}"
         " --experiment {wildcards.experiment}"
-        " --out {params.folder}" + LOGGED
+        " --out {params.folder}"
 
 
 # `snakemake --cores all experiment_0003`

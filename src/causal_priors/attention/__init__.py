@@ -1,0 +1,1 @@
+"""Attention: softmax and transport, rotations, and the dispatch between implementations."""

@@ -1,0 +1,1 @@
+"""Log-priors: additive positional biases behind one interface."""

@@ -39,20 +39,21 @@ def _weighted_mean(rows: pd.DataFrame) -> pd.Series:
 
 
 def arm_table(runs: pd.DataFrame) -> str:
-    """Return a markdown table: per arm the mean over seeds of loss and far mass at L, 2L, 4L and 8L, with the spread."""
+    """Return a markdown table: per arm the mean over seeds and spread of loss, and far mass, at L to 8L."""
     lines = [
-        "Held-out loss in nats per token (mean over seeds; largest minus smallest seed in brackets) at multiples of the",
-        "training length L, and far mass (share of attention at distance L/8 or more) at L and 8L.",
+        "Held-out loss in nats per token (mean over seeds; largest minus smallest seed in brackets) at multiples of",
+        "the training length L, and far mass (share of attention at distance L/8 or more) at L and 8L.",
         "",
         "| size | arm | L | seeds | loss at L | 2L | 4L | 8L | far mass at L | 8L |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for (size, arm, length, variant), rows in runs.groupby(ARM_KEYS):
-        by_factor = {int(n) // int(length): group for n, group in rows.groupby("length")}
+    for key, rows in runs.groupby(ARM_KEYS):
+        size, arm, length, variant = (str(part) for part in key)
+        by_factor = dict(list(rows.groupby(rows["length"] // rows["train_length"])))
         label = arm if variant == "plain" else f"{arm} + {variant}"
         losses = [_spread(by_factor[factor]["loss"]) if factor in by_factor else "–" for factor in (1, 2, 4, 8)]
         masses = [_mean(by_factor[factor]["far_mass_eighth"]) if factor in by_factor else "–" for factor in (1, 8)]
-        cells = [size, label, str(length), str(rows["seed"].nunique()), *losses, *masses]
+        cells = [size, label, length, str(rows["seed"].nunique()), *losses, *masses]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

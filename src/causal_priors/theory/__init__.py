@@ -1,0 +1,1 @@
+"""Numbers without training. Pure NumPy and SciPy, no torch."""

@@ -144,8 +144,12 @@ def test_one_experiment_alone(scored, tables, tmp_path):
         score_stage(REGISTER, SCALE, tables, ARMS, tmp_path, experiment="0009")
 
 
-def test_nothing_was_run(tmp_path):
-    score_stage(REGISTER, SCALE, [], ARMS, tmp_path)
+def test_nothing_registered_was_run(tmp_path):
+    """A table of one's own is not even opened."""
+    mine = tmp_path / "S-mine-L16-s0" / "evaluation.parquet"
+    mine.parent.mkdir()
+    mine.write_text("no parquet")
+    score_stage(REGISTER, SCALE, [mine], ARMS, tmp_path)
     records = read_verdicts(tmp_path / "verdicts.json")
     assert {record["verdict"] for record in records} == {"not evaluated"}
     assert "0 of 11 registered tests evaluated" in plain_text(records)

@@ -50,10 +50,10 @@ def digest_of(value: Any) -> str:
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, which on a clean exit is flushed and renamed over `path`.
+    """Yield a temporary path beside `path`; on a clean exit it is flushed and renamed to `path`.
 
-    On an exception the temporary file is removed and `path` stays as it was. A full disk or a read-only folder becomes a
-    `UserError` that names the file.
+    On an exception the temporary file is removed and `path` stays as it was. A full disk or a read-only folder becomes
+    a `UserError` that names the file.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")

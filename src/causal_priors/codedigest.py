@@ -21,7 +21,17 @@ _SOURCE = Path(__file__).resolve().parent
 
 CARRIERS = frozenset(
     f"{PACKAGE}.{name}"
-    for name in ("arms", "artifacts", "codedigest", "config", "errors", "progress", "runcard", "yamlfile")
+    for name in (
+        "arms",
+        "artifacts",
+        "codedigest",
+        "config",
+        "errors",
+        "progress",
+        "runcard",
+        "train.signals",
+        "yamlfile",
+    )
 )
 
 STAGES: dict[str, tuple[str, ...]] = {

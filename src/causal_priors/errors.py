@@ -1,7 +1,7 @@
 """The one error a user is meant to read.
 
-Anything a person can cause (a typo, a damaged file, a full disk) is raised as `UserError`, whose text names the file, the
-key, the value and the remedy. The command line prints it in one line and exits with 2; every other exception is a bug.
+Anything a person can cause (a typo, a damaged file, a full disk) is raised as `UserError`, whose text names the file,
+the key, the value and the remedy. The command line prints it in one line and exits with 2; every other exception is a bug.
 """
 
 from pathlib import Path

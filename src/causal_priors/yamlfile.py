@@ -1,7 +1,8 @@
 """YAML as plain data, without its traps.
 
 Only `true` and `false` are booleans; `yes`, `on`, `1e-3` and other spellings that YAML 1.1 reads in a surprising way
-are refused with the spelling to use. Duplicate keys, aliases (the means of a YAML bomb), and files above 1 MB are refused.
+are refused with the spelling to use. Duplicate keys, aliases (the means of a YAML bomb) and files above 1 MB are
+refused.
 """
 
 import re

@@ -30,7 +30,8 @@ def timing_table(folder: str | Path) -> str:
         "|---|---|---|---|---|---|",
     ]
     total = jobs["cpu"].sum()
-    for rule, part in sorted(jobs.groupby("rule"), key=lambda item: -item[1]["cpu"].sum()):
+    for rule in jobs.groupby("rule")["cpu"].sum().sort_values(ascending=False).index:
+        part = jobs[jobs["rule"] == rule]
         lines.append(
             f"| {rule} | {len(part)} | {part['cpu'].sum() / _MINUTE:.1f} | {part['cpu'].sum() / total:.0%} "
             f"| {part['wall'].median():.1f} | {part['memory'].max():.0f} |"

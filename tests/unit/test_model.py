@@ -184,6 +184,17 @@ def test_golden_log_n_row(trained, expected):
     assert attention_rows(q, k, None, None, range(3, 4)).flatten().tolist() == pytest.approx(expected, abs=5e-7)
 
 
+def test_log_n_multiplies_queries_row_by_row():
+    x = torch.randn(1, 30, 32, generator=torch.Generator().manual_seed(0))
+    (q, k, v, _), (scaled_q, same_k, same_v, _) = (
+        block.place(*block.content(x)) for block in (build(arm).layers[0] for arm in ("rope", "rope-logn"))
+    )
+    assert torch.equal(k, same_k)
+    assert torch.equal(v, same_v)
+    factors = torch.tensor([math.log(i + 1) / math.log(TRAINED) for i in range(30)])
+    torch.testing.assert_close(scaled_q, q * factors[:, None])
+
+
 def test_log_n_scales_content_and_never_the_log_prior():
     """Queries of zero leave the log-prior alone to speak: the rows are its own softmax."""
     block = moved(build("log-logn")).layers[0]

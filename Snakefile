@@ -41,6 +41,7 @@ rule all:
     input:
         VERDICTS,
         SUMMARY,
+        paths(STUDY.own_files()),
 
 
 # The table is the last thing a reader sees.

@@ -24,6 +24,11 @@ class Part:
     ref: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, part: type, **options: Any) -> "Part":
+        """Name a class that stands in the same file as the row (see README, "Add your own arm")."""
+        return cls(f"{part.__module__}:{part.__qualname__}", options)
+
     @property
     def module(self) -> str:
         """The module that defines the class."""
@@ -46,7 +51,10 @@ class Transport:
 
 @dataclass(frozen=True)
 class Arm:
-    """One row. `position_lr` multiplies the model's learning rate for the positional parameters (A7)."""
+    """One row. `position_lr` multiplies the model's learning rate for the positional parameters (A7).
+
+    yarn: also evaluate the checkpoint under YaRN, which needs RoPE. exploratory: no arm of the registered study.
+    """
 
     key: str
     source_name: str
@@ -55,6 +63,7 @@ class Arm:
     log_prior: Part | None = None
     transport: Transport | None = None
     position_lr: float = 1 / 3
+    yarn: bool = False
     exploratory: bool = False
 
     def modules(self) -> list[str]:
@@ -65,8 +74,11 @@ class Arm:
         return sorted(set(parts))
 
     def resolved(self) -> dict[str, Any]:
-        """What the row computes with, as plain data, for digests and run cards: not the names it goes by."""
-        return {name: value for name, value in asdict(self).items() if name not in {"source_name", "exploratory"}}
+        """What a checkpoint of the row depends on, as plain data, for digests and run cards."""
+        return {name: value for name, value in asdict(self).items() if name not in _OUTSIDE_THE_CHECKPOINT}
+
+
+_OUTSIDE_THE_CHECKPOINT = {"source_name", "yarn", "exploratory"}
 
 
 ROPE = Part(f"{ROTARY}:RoPE", {"base": 10_000.0})
@@ -85,7 +97,7 @@ def _margin(tolerance: float) -> Part:
 
 
 _ROWS = (
-    Arm("rope", "B0, softmax", rotation=ROPE),
+    Arm("rope", "B0, softmax", rotation=ROPE, yarn=True),
     Arm("rope-logn", "log-n softmax", rotation=ROPE, log_n=True),
     Arm("nope", "no position; control"),
     Arm("grape-m", "GRAPE-M", rotation=Part(f"{ROTARY}:LearnedFrequencies", {"base": 10_000.0})),

@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
     _add_runs(add)
     _add_verdicts(add)
     sub = add("bench", _bench, "measure speed and memory, as ratios within one run")
-    sub.add_argument("what", choices=["transport"])
+    sub.add_argument("what", choices=["transport", "attention"])
     sub.add_argument("rest", nargs=argparse.REMAINDER, help="options of the benchmark")
     return top
 
@@ -115,16 +115,18 @@ def _add_data(add: Callable[..., argparse.ArgumentParser]) -> None:
 def _add_runs(add: Callable[..., argparse.ArgumentParser]) -> None:
     def add_for_run(name: str, command: Command, help_text: str) -> argparse.ArgumentParser:
         sub = add(name, command, help_text)
-        sub.add_argument("run", help="a registered run, e.g. S-rope-L64-s0")
+        sub.add_argument("run", help="a registered run, e.g. S-rope-L64-s0, or one of the arm that --arm gives")
         _study(sub)
+        sub.add_argument("--arm", help="an arm of one's own: a Python file, or a composition as JSON (exploratory)")
         sub.add_argument("--shards", type=Path, required=True, help="folder of the tokenised corpus")
         return sub
 
-    sub = add_for_run("train", _train, "train one registered run, or continue it")
+    sub = add_for_run("train", _train, "train one run, or continue it")
     sub.add_argument("--margins", type=Path, help="the margins file, for the arms that train with one")
     sub.add_argument("--out", type=Path, required=True, help="folder of the run")
 
     sub = add_for_run("evaluate", _evaluate, "evaluate one checkpoint at L, 2L, 4L and 8L")
+    sub.add_argument("--yarn-ramps", nargs="+", choices=["paper", "code"], default=["paper"], metavar="RAMP")
     sub.add_argument("--folder", type=Path, required=True, help="folder of the run")
     _packed(sub)
     sub.add_argument("--out", type=Path, required=True)
@@ -196,7 +198,7 @@ def _run_of(options: argparse.Namespace, stage: str) -> dict[str, Any]:
     from causal_priors.study import find_run
 
     scale = _load_scale(options)
-    run, arm = find_run(options.run, scale, options.preregistration)
+    run, arm = find_run(options.run, scale, options.preregistration, options.arm)
     return {"run": run, "scale": scale, "arm": arm, "code": code_digest(stage, arm)}
 
 
@@ -261,7 +263,14 @@ def _evaluate(options: argparse.Namespace) -> None:
     given = _run_of(options, "evaluate")
     from causal_priors.evaluate import evaluate_stage
 
-    evaluate_stage(**given, folder=options.folder, shards=options.shards, out=options.out, allow_packed=options.packed)
+    evaluate_stage(
+        **given,
+        folder=options.folder,
+        shards=options.shards,
+        out=options.out,
+        allow_packed=options.packed,
+        yarn_ramps=tuple(options.yarn_ramps),
+    )
 
 
 def _intervene(options: argparse.Namespace) -> None:

@@ -3,11 +3,13 @@
 It covers the modules a stage reaches through module-level imports, plus the modules the arm's row names (imports inside
 functions are how optional parts are reached). Comments, docstrings and blank lines do not count, nor does anything a
 parser of another Python version would print differently: only source text is hashed. The table of arms is left out, its
-one resolved row counts instead; so are modules that only carry numbers (files, errors, progress).
+one resolved row counts instead; so are modules that only carry numbers (files, errors, progress). The file of an arm of
+one's own counts like a module.
 """
 
 import ast
 import io
+import sys
 import tokenize
 from collections.abc import Iterable
 from functools import cache
@@ -50,9 +52,13 @@ STAGES: dict[str, tuple[str, ...]] = {
 
 def code_digest(stage: str, arm: Arm | None = None) -> str:
     """Return the digest of `stage`, for `arm` where the stage works on one."""
-    roots = [*STAGES[stage], *(arm.modules() if arm else [])]
-    texts = {module: sha256_bytes(bare_source(module).encode()) for module in reached_modules(roots)}
-    return digest_of({"modules": texts, "arm": arm.resolved() if arm else None})
+    roots = (*STAGES[stage], *(arm.modules() if arm else []))
+    return digest_of({"modules": _texts(roots), "arm": arm.resolved() if arm else None})
+
+
+@cache
+def _texts(roots: tuple[str, ...]) -> dict[str, str]:
+    return {module: sha256_bytes(bare_source(module).encode()) for module in reached_modules(roots)}
 
 
 def reached_modules(roots: Iterable[str]) -> list[str]:
@@ -120,5 +126,8 @@ def _exists(module: str) -> bool:
 
 
 def _file(module: str) -> Path:
+    if not module.startswith(f"{PACKAGE}.") and module != PACKAGE:
+        # The file of an arm of one's own, which was loaded under this name (own_arms.py).
+        return Path(str(sys.modules[module].__file__))
     path = _path(module)
     return path / "__init__.py" if (path / "__init__.py").is_file() else path.with_suffix(".py")

@@ -31,7 +31,8 @@ class Config:
     corpus_archives: str
     allow_repeats: bool
     allow_packed_blocks: bool
-    arms: tuple[str, ...]
+    yarn_ramps: tuple[str, ...]
+    arms: tuple[str | dict[str, Any], ...]
     results: str
     preregistration: str
 
@@ -59,6 +60,14 @@ def _explain(error: ValidationError, file: str | Path) -> UserError:
         return refuse("is an unknown key", file=file, key=f"{where}.{unknown}".lstrip("."), remedy=remedy)
     if error.validator == "required":
         return refuse(error.message, file=file, key=where or None, remedy="add the key")
+    if error.validator == "contains":
+        return refuse(
+            f"lacks {schema['contains']['const']!r}, which is registered",
+            file=file,
+            key=where,
+            value=error.instance,
+            remedy="keep it in the list",
+        )
     remedy = f"expected {error.validator} {error.validator_value}"
     return refuse("has a wrong value", file=file, key=where or "(top level)", value=error.instance, remedy=remedy)
 
@@ -66,7 +75,7 @@ def _explain(error: ValidationError, file: str | Path) -> UserError:
 def load_config(data: Any, file: str | Path) -> Config:
     """Return the config in `data` (already parsed). Raises `UserError`."""
     check_schema(data, "config", file)
-    return Config(**{**data, "arms": tuple(data["arms"])})
+    return Config(**{**data, "arms": tuple(data["arms"]), "yarn_ramps": tuple(data["yarn_ramps"])})
 
 
 def scale_file(name: str) -> Path:

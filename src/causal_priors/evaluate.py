@@ -52,8 +52,9 @@ def evaluate_stage(
 ) -> None:
     """Evaluate the checkpoint in `folder` and write the table `out` (kind "evaluation", stage "evaluate").
 
-    The arm `rope` is also measured under YaRN with each of `yarn_ramps` ("paper" | "code"). A diverged run gives an
-    empty table whose metadata says so. Raises `UserError` where the checkpoint or the shards are missing or damaged.
+    An arm whose row asks for YaRN is also measured under it with each of `yarn_ramps` ("paper" | "code"). A diverged
+    run gives an empty table whose metadata says so. Raises `UserError` where the checkpoint or the shards are missing
+    or damaged.
     """
     settle(device)
     parameters = {"packed": allow_packed, "yarn_ramps": list(yarn_ramps)}
@@ -68,7 +69,7 @@ def evaluate_stage(
         for factor in EVALUATION_FACTORS:
             length = factor * run.train_length(scale)
             parts += table.measured("plain", measure(model, blocks, length, table.train_length))
-            for ramp in yarn_ramps if arm.key == "rope" else ():
+            for ramp in yarn_ramps if arm.yarn else ():
                 model.set_yarn(length, ramp=ramp)
                 parts += table.measured(YARN_VARIANTS[ramp], measure(model, blocks, length, table.train_length))
                 model.set_yarn(None)

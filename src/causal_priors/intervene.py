@@ -13,12 +13,11 @@ import numpy as np
 from causal_priors.arms import Arm
 from causal_priors.errors import refuse
 from causal_priors.evaluate import FULL_BLOCK, Measurement, Rows, Table, load_blocks, measure, write_evaluation
-from causal_priors.runs import Run
+from causal_priors.runs import EDITS, Run
 from causal_priors.scale import Scale
 from causal_priors.train.checkpoint import FINISHED, as_device, read_checkpoint
 from causal_priors.train.determinism import settle
 
-EDITS = ("cap", "repair")
 # Blocks that are also measured at window length L, where an edit must change nothing.
 _CHECKED = 8
 

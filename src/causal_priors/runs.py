@@ -13,6 +13,7 @@ from causal_priors.scale import Scale, Size
 _NAME = re.compile(r"(?P<size>[A-Z])-(?P<arm>[a-z0-9]+(?:-[a-z0-9]+)*)-L(?P<length>[1-9]\d*)-s(?P<seed>0|[1-9]\d*)")
 
 EVALUATION_FACTORS = (1, 2, 4, 8)
+EDITS = ("cap", "repair")
 
 
 @dataclass(frozen=True, order=True)

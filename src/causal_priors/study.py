@@ -15,21 +15,29 @@ from typing import Any
 from causal_priors.arms import ARMS, Arm
 from causal_priors.config import Config, load_config, load_scale, scale_file
 from causal_priors.errors import refuse
+from causal_priors.own_arms import OwnArm, own_arm, own_arms
 from causal_priors.prereg.protocol import load_protocols, registered_interventions, registered_runs
 from causal_priors.prereg.seal import check_seals
 from causal_priors.prereg.terms import Intervention, Protocol
-from causal_priors.runs import Run, parse_run
+from causal_priors.runs import EDITS, Run, parse_run
 from causal_priors.scale import Scale
+
+# What an arm of one's own trains by itself: size, multiple of its training length, seed.
+OWN_RUNS = (("S", 1, 0), ("S", 1, 1))
 
 
 @dataclass(frozen=True)
 class Study:
-    """The registered study at one scale, narrowed to the arms that are implemented."""
+    """The registered study at one scale, narrowed to the arms that are implemented, and arms of one's own beside it.
+
+    `runs`, `interventions` and `evaluation_files` are the registered ones only: what `own` holds reaches no verdict.
+    """
 
     config: Config
     scale: Scale
     protocols: tuple[Protocol, ...]
     arms: Mapping[str, Arm]
+    own: Mapping[str, OwnArm]
 
     @property
     def folder(self) -> Path:
@@ -60,18 +68,38 @@ class Study:
         return [item for item in registered_interventions(chosen) if item.run.arm in self.arms]
 
     def run(self, name: str) -> Run:
-        """Return the registered, implemented run called `name`. Raises `UserError` otherwise."""
-        return _find(name, self.scale, self.registered, self.arms)
+        """Return the run called `name`: registered and implemented, or any of one's own. Raises `UserError`."""
+        return _find(name, self.scale, self.registered, self.arms, self.own)
 
     def check_target(self, target: str | Path) -> None:
-        """Refuse a file of a run that is not registered. Raises `UserError`."""
-        folder = self.folder / "runs"
-        if Path(target).is_relative_to(folder):
-            self.run(Path(target).relative_to(folder).parts[0])
+        """Refuse a file of a run that is not registered, and an edit of an arm without a log-prior.
+
+        Raises `UserError`.
+        """
+        folder, path = self.folder / "runs", Path(target)
+        if not path.is_relative_to(folder):
+            return
+        run = self.run(path.relative_to(folder).parts[0])
+        if path.stem in EDITS and self.arm(run).log_prior is None:
+            raise refuse(f"cannot be made: arm {run.arm} has no log-prior to {path.stem}", value=str(target))
 
     def arm(self, run: Run) -> Arm:
         """Return the table row of a run's arm."""
-        return self.arms[run.arm]
+        return self.own[run.arm].arm if run.arm in self.own else self.arms[run.arm]
+
+    def own_argument(self, run: Run) -> str:
+        """What hands the run's arm to a stage (`--arm`) where it is one's own, else nothing."""
+        return self.own[run.arm].argument if run.arm in self.own else ""
+
+    def own_files(self) -> list[Path]:
+        """Evaluation and intervention tables of one's own arms."""
+        found = []
+        for key, own in self.own.items():
+            names = ["evaluation", *(EDITS if own.arm.log_prior is not None else ())]
+            for size, multiple, seed in OWN_RUNS:
+                folder = self.run_folder(Run(size, key, multiple, seed))
+                found += [folder / f"{name}.parquet" for name in names]
+        return found
 
     def run_folder(self, run: Run) -> Path:
         """Folder of a run."""
@@ -89,8 +117,12 @@ class Study:
         return prior is not None and prior.options.get("exponents") == "margin"
 
 
-def _find(name: str, scale: Scale, registered: Mapping[Run, object], arms: Mapping[str, Arm]) -> Run:
+def _find(
+    name: str, scale: Scale, registered: Mapping[Run, object], arms: Mapping[str, Arm], own: Mapping[str, OwnArm]
+) -> Run:
     run = parse_run(name, scale)
+    if run.arm in own:
+        return run
     if run not in registered:
         close = difflib.get_close_matches(name, [known.name(scale) for known in registered], n=1)
         remedy = f"did you mean {close[0]}?" if close else "the protocols under preregistration/ list the runs"
@@ -100,11 +132,25 @@ def _find(name: str, scale: Scale, registered: Mapping[Run, object], arms: Mappi
     return run
 
 
-def find_run(name: str, scale: Scale, preregistration: str | Path) -> tuple[Run, Arm]:
-    """Return a registered run and its arm by the run's name, after checking every seal. Raises `UserError`."""
+def find_run(name: str, scale: Scale, preregistration: str | Path, argument: str | None = None) -> tuple[Run, Arm]:
+    """Return a run and its arm by the run's name, after checking every seal.
+
+    The run is registered, or one of the arm that `argument` gives (`own_arms.own_arm`). Raises `UserError`.
+    """
     check_seals(preregistration)
-    run = _find(name, scale, registered_runs(load_protocols(preregistration)), ARMS)
-    return run, ARMS[run.arm]
+    registered = registered_runs(load_protocols(preregistration))
+    given = [] if argument is None else [own_arm(argument, _reserved(registered))]
+    own = {item.arm.key: item for item in given}
+    run = _find(name, scale, registered, ARMS, own)
+    if own and run.arm not in own:
+        remedy = "leave out --arm for a registered run"
+        raise refuse(f"is no run of arm {given[0].arm.key}", value=name, remedy=remedy)
+    return run, own[run.arm].arm if own else ARMS[run.arm]
+
+
+def _reserved(registered: Mapping[Run, object]) -> set[str]:
+    """Keys that no arm of one's own may take: implemented arms, and arms of any protocol."""
+    return {*ARMS, *(run.arm for run in registered)}
 
 
 def load_study(data: Any, file: str | Path) -> Study:
@@ -115,7 +161,9 @@ def load_study(data: Any, file: str | Path) -> Study:
     config = load_config(data, file)
     scale = load_scale(scale_file(config.scale))
     check_seals(config.preregistration)
-    return Study(config, scale, load_protocols(config.preregistration), ARMS)
+    protocols = load_protocols(config.preregistration)
+    own = own_arms(config.arms, Path(file).name, _reserved(registered_runs(protocols)))
+    return Study(config, scale, protocols, ARMS, {item.arm.key: item for item in own})
 
 
 def use_this_checkout(base: Path) -> None:

@@ -34,6 +34,16 @@ def arm_of(wildcards):
     return STUDY.arm(STUDY.run(wildcards.run))
 
 
+def own_arm(wildcards):
+    """Option that hands a job its arm where that is one of the config's own; nothing for a registered arm."""
+    given = STUDY.own_argument(STUDY.run(wildcards.run))
+    return f"--arm {quote(given)}" if given else ""
+
+
+def yarn_ramps(wildcards):
+    return f"--yarn-ramps {' '.join(STUDY.config.yarn_ramps)}" if arm_of(wildcards).yarn else ""
+
+
 def code_of(stage):
     """Digest of the code of a stage, for the arm of the job's run where it has one."""
     return lambda wildcards: code_digest(stage, arm_of(wildcards) if hasattr(wildcards, "run") else None)

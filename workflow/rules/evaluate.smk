@@ -21,6 +21,8 @@ rule evaluate:
         code=code_of("evaluate"),
         options=f"--scale {SCALE} {REGISTER} --shards {DATA}/shards {PACKED}",
         folder=lambda wildcards, input: Path(input.card).parent.as_posix(),
+        arm=own_arm,
+        ramps=yarn_ramps,
     shell:
-        "python -m causal_priors --log {log} evaluate {wildcards.run} {params.options}"
+        "python -m causal_priors --log {log} evaluate {wildcards.run} {params.options} {params.arm} {params.ramps}"
         " --folder {params.folder} --out {output}"

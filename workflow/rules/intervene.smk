@@ -21,6 +21,7 @@ rule intervene:
         code=code_of("intervene"),
         options=f"--scale {SCALE} {REGISTER} --shards {DATA}/shards {PACKED}",
         folder=lambda wildcards, input: Path(input.card).parent.as_posix(),
+        arm=own_arm,
     shell:
-        "python -m causal_priors --log {log} intervene {wildcards.run} {wildcards.edit} {params.options}"
+        "python -m causal_priors --log {log} intervene {wildcards.run} {wildcards.edit} {params.options} {params.arm}"
         " --folder {params.folder} --out {output}"

@@ -5,7 +5,7 @@ SUMMARY = [f"{OUT}/tables/summary.csv", f"{OUT}/tables/summary.md"]
 
 rule summary:
     input:
-        paths(STUDY.run_folder(run) / "evaluation.parquet" for run in STUDY.runs()),
+        paths([*STUDY.evaluation_files(), *STUDY.own_files()]),
     output:
         csv=SUMMARY[0],
         md=SUMMARY[1],

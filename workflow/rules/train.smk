@@ -25,7 +25,8 @@ rule train:
         options=f"--scale {SCALE} {REGISTER} --shards {DATA}/shards",
         digest=STUDY.scale.digest(),
         margins=lambda wildcards, input: (f"--margins {input.margins}" if input.margins else ""),
+        arm=own_arm,
         folder=lambda wildcards, output: Path(output.card).parent.as_posix(),
     shell:
-        "python -m causal_priors --log {log} train {wildcards.run} {params.options} {params.margins}"
+        "python -m causal_priors --log {log} train {wildcards.run} {params.options} {params.margins} {params.arm}"
         " --out {params.folder}"

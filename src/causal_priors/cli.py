@@ -117,6 +117,7 @@ def _add_runs(add: Callable[..., argparse.ArgumentParser]) -> None:
         sub = add(name, command, help_text)
         sub.add_argument("run", help="a registered run, e.g. S-rope-L64-s0, or one of the arm that --arm gives")
         _study(sub)
+        sub.set_defaults(command=_explained(command))
         sub.add_argument("--arm", help="an arm of one's own: a Python file, or a composition as JSON (exploratory)")
         sub.add_argument("--shards", type=Path, required=True, help="folder of the tokenised corpus")
         return sub
@@ -200,6 +201,20 @@ def _run_of(options: argparse.Namespace, stage: str) -> dict[str, Any]:
     scale = _load_scale(options)
     run, arm = find_run(options.run, scale, options.preregistration, options.arm)
     return {"run": run, "scale": scale, "arm": arm, "code": code_digest(stage, arm)}
+
+
+def _explained(command: Command) -> Command:
+    """The same command, with one line for what the code of an arm of one's own raises."""
+
+    def run(options: argparse.Namespace) -> None:
+        if options.arm is None:
+            return command(options)
+        from causal_priors.own_arms import explained
+
+        with explained(options.arm):
+            return command(options)
+
+    return run
 
 
 def _corpus(options: argparse.Namespace) -> None:

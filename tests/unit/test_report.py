@@ -55,6 +55,21 @@ def test_means_weigh_each_target_once(frame):
     assert found["far_mass_full"] == pytest.approx(0.1)
 
 
+def test_swaps_are_shown_and_what_was_measured_before_them_is_not(frame):
+    swapped = frame[frame["length"] == 128].assign(stage="intervene", variant="cap", value=frame["value"] + 1)
+    found = summarise(pd.concat([frame, swapped])).set_index("variant")
+    assert found.loc["plain", "loss_beyond"] == pytest.approx(3.5)
+    assert found.loc["cap", "far_mass_eighth"] == pytest.approx(1.5)
+
+
+def test_arms_outside_the_study_are_marked_exploratory(frame):
+    own = frame.assign(run="S-mine-L64-s0", arm="mine")
+    found = summarise(pd.concat([frame, own]))
+    assert dict(zip(found["arm"], found["status"], strict=True)) == {"log": "registered", "mine": "exploratory"}
+    lines = [line for line in arm_table(found).splitlines() if line.startswith("| S |")]
+    assert [line.split("|")[2].strip() for line in lines] == ["log", "mine (exploratory)"]
+
+
 def test_the_arm_table_shows_mean_and_spread(frame):
     other = frame.assign(run="S-log-L64-s1", seed=1, value=frame["value"] + 0.5)
     text = arm_table(summarise(pd.concat([frame, other])))

@@ -21,8 +21,8 @@ def edited(monkeypatch, tmp_path):
     monkeypatch.setattr(codedigest, "_SOURCE", copy)
 
     def forget():
-        bare_source.cache_clear()
-        codedigest._imports.cache_clear()
+        for cached in (bare_source, codedigest._imports, codedigest._texts):
+            cached.cache_clear()
 
     def edit(file, old, new):
         text = (copy / file).read_text()

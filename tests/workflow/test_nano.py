@@ -1,9 +1,12 @@
 """The whole study at nano scale through the real Snakefile: from text to verdicts, and what reruns after an edit."""
 
 import json
+import re
+import shutil
 
 import pandas as pd
 import pytest
+from conftest import Checkout
 
 pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("nano")]
 
@@ -98,3 +101,37 @@ def test_verdicts_can_be_printed_again(study):
     done = found.call("causal_priors", "verdicts", "--scale", "nano")
     assert done.returncode == 0
     assert all(test in done.stdout for test in TESTS)
+
+
+def test_the_arm_of_the_readme_runs_beside_the_study_and_enters_no_verdict(study, tmp_path):
+    """The README's file, then a composition, in the README's own commands."""
+    found = Checkout(shutil.copytree(study[0].folder, tmp_path / "copy"))
+    section = (found.folder / "README.md").read_text().split("## Add your own arm")[1].split("\n## ")[0]
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (name,) = re.findall(r"into a file, say `(.*?)`", section)
+    (given,) = re.findall(r"--config '(arms=.*?)'", section)
+    assert len(code.splitlines()) <= 25
+    (found.folder / name).parent.mkdir()
+    (found.folder / name).write_text(code)
+    results = found.folder / "results" / "nano"
+    verdicts = (results / "verdicts.json").read_bytes()
+
+    done = found.snakemake(config=[given])
+    assert done.returncode == 0, done.stdout
+    table = pd.read_csv(results / "tables" / "summary.csv")
+    mine = table[table["arm"] == "root"]
+    assert set(mine["status"]) == {"exploratory"}
+    assert set(mine["run"]) == {"S-root-L16-s0", "S-root-L16-s1"}
+    assert mine.groupby("variant")["length"].apply(sorted).to_dict() == {
+        "plain": [16, 16, 32, 32, 64, 64, 128, 128],
+        "cap": [128, 128],
+        "repair": [128, 128],
+    }
+    assert table[table["status"] == "registered"]["run"].nunique() == 82
+    assert "root + cap (exploratory)" in (results / "tables" / "summary.md").read_text()
+    assert (results / "verdicts.json").read_bytes() == verdicts
+    assert b"root" not in verdicts
+
+    assert found.planned(config=[given]) == {}
+    found.edit(name, "softplus(", "2 * softplus(")
+    assert found.planned(config=[given]) == {"train": 2, "evaluate": 2, "intervene": 4, "summary": 1, "all": 1}

@@ -30,9 +30,20 @@ def test_a_target_narrows_the_plan(checkout):
     assert "margins" not in one
 
 
+def test_arms_of_ones_own_are_planned_beside_the_study(checkout):
+    turned = "{key: turned, rotation: grape-m, transport: {strength: 0.5}}"
+    plan = checkout.planned(config=[f"arms=[{turned}, {{key: fox-rope, rotation: rope, log_prior: fox}}]"])
+    assert (plan["train"], plan["evaluate"], plan["intervene"], plan["verdicts"]) == (86, 86, 34, 1)
+
+
 @pytest.mark.parametrize(
     ("targets", "config", "message"),
     [
+        ([], ["arms=[no/such.py]"], "config.yaml: arms.0: 'no/such.py': cannot be read (No such file or directory)"),
+        ([], ["arms=[{key: fox}]"], "config.yaml: arms.0: key = 'fox': is an arm of the registered study"),
+        ([], ["arms=[{key: mine, yarn: true}]"], "config.yaml: arms.0: yarn = True: needs RoPE"),
+        ([], ["yarn_ramps=[code]"], "config.yaml: yarn_ramps = ['code']: lacks 'paper', which is registered"),
+        (["results/nano/runs/S-nope-L16-s0/cap.parquet"], [], "arm nope has no log-prior to cap"),
         ([], ["scal=nano"], "scal: is an unknown key; did you mean 'scale'?"),
         ([], ["scale=huge"], "scale = 'huge': is not a scale; known scales: micro, mini, nano, paper"),
         ([], ["allow_repeats=maybe"], "allow_repeats = 'maybe'"),

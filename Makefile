@@ -5,6 +5,7 @@ PYTHON ?= python3
 SCALE ?= micro
 CORES ?= all
 BIN := .venv/bin
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --config scale=$(SCALE)
 
 .DEFAULT_GOAL := help
@@ -17,17 +18,17 @@ setup: .venv/ready ## make the environment in .venv
 setup-dev: .venv/ready-dev
 
 reproduce: setup ## run the whole study at SCALE and print the verdicts
-	$(SNAKEMAKE)
+	VERDICTS=later $(SNAKEMAKE)
 	@$(BIN)/python -m causal_priors verdicts --scale $(SCALE)
 
 verdicts: setup ## print the last verdict table
 	@$(BIN)/python -m causal_priors verdicts --scale $(SCALE)
 
 test: lint ## the quick suite: lint, types, unit, numerics, a nano study through the Snakefile
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST)
 
 test-all: lint ## everything, the slow tests included
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m ""
+	$(PYTEST) -m ""
 
 lint: setup-dev ## ruff, mypy, snakefmt, snakemake --lint
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@
 # stage's numbers depend on, so that an edit reruns what it touches.
 
 import sys
+from os import environ
 from pathlib import Path
 from shlex import quote
 
@@ -50,9 +51,10 @@ onstart:
     workflow.scheduler.job_rate_limiter = None
 
 
-# The table is the last thing a reader sees: the whole study's, or those of the experiments that were asked for.
+# The table is the last thing a reader sees: the whole study's, or those of the experiments that were asked for. `make`
+# prints it itself, also where nothing was left to do.
 onsuccess:
     asked = [f"{OUT}/experiments/{name}" for name in STUDY.experiments if f"experiment_{name}" in sys.argv]
-    for folder in asked or [OUT]:
+    for folder in [] if environ.get("VERDICTS") == "later" else asked or [OUT]:
         if Path(folder, "verdicts.json").exists():
             shell("python -m causal_priors verdicts --folder {folder} >&2")

@@ -1,12 +1,12 @@
 """The whole study at nano scale through the real Snakefile: from text to verdicts, and what reruns after an edit."""
 
+import dataclasses
 import json
 import re
 import shutil
 
 import pandas as pd
 import pytest
-from conftest import Checkout
 
 pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("nano")]
 
@@ -105,7 +105,7 @@ def test_verdicts_can_be_printed_again(study):
 
 def test_the_arm_of_the_readme_runs_beside_the_study_and_enters_no_verdict(study, tmp_path):
     """The README's file, then a composition, in the README's own commands."""
-    found = Checkout(shutil.copytree(study[0].folder, tmp_path / "copy"))
+    found = dataclasses.replace(study[0], folder=shutil.copytree(study[0].folder, tmp_path / "copy"))
     section = (found.folder / "README.md").read_text().split("## Add your own arm")[1].split("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (name,) = re.findall(r"into a file, say `(.*?)`", section)

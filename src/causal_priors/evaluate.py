@@ -1,9 +1,9 @@
 """Measure one checkpoint: loss per window and position bin, far mass, exponents, at L, 2L, 4L and 8L.
 
-Shape legend: K blocks, W windows of a block, T tokens of a window, N position bins, B windows of a forward pass, H
-heads. Every length cuts the same blocks of 8L inputs, so every length scores the same targets. One forward pass always
-holds the windows of exactly one block: a number depends on the checkpoint, the block and the length, and on nothing
-like a batch size, bit for bit on a CPU.
+Shape legend: K blocks, G blocks of a forward pass, W windows of a block, T tokens of a window, N position bins, B = G W,
+L layers, H heads. Every length cuts the same blocks of 8L inputs, so every length scores the same targets. A forward
+pass holds whole blocks, as many as `PASS_TOKENS` says: a number depends on the checkpoint, the blocks and the length, and
+on no batch size to choose, bit for bit on a CPU.
 """
 
 import resource
@@ -29,6 +29,8 @@ from causal_priors.train.determinism import settle
 
 KIND = "evaluation"
 FULL_BLOCK = 8
+# Tokens of one forward pass: several short blocks, or one long one. A constant, so that it is no batch size to choose.
+PASS_TOKENS = 4096
 YARN_VARIANTS = {"paper": "yarn", "code": "yarn-code"}
 
 
@@ -106,18 +108,24 @@ def measure(model: Transformer, blocks: np.ndarray, length: int, train_length: i
     bins = position_bins(length, train_length)
     losses: list[np.ndarray] = []
     far: dict[int, list[np.ndarray]] = {w: [] for w in windows}
-    for block in blocks:
-        ids = torch.from_numpy(block).to(device)
-        loss_WT, mass = model(ids[:-1].view(-1, length), ids[1:].view(-1, length), far_windows=windows)
-        loss_WT = loss_WT.double()
-        losses.append(torch.stack([loss_WT[:, first:end].mean(dim=1) for first, end in bins], dim=1).cpu().numpy())
+    together = max(1, PASS_TOKENS // (blocks.shape[1] - 1))
+    for first_block in range(0, len(blocks), together):
+        ids_GN = torch.from_numpy(blocks[first_block : first_block + together]).to(device)
+        group = len(ids_GN)
+        loss_BT, mass = model(
+            ids_GN[:, :-1].reshape(-1, length), ids_GN[:, 1:].reshape(-1, length), far_windows=windows
+        )
+        loss_GWT = loss_BT.double().view(group, -1, length)
+        binned = [loss_GWT[:, :, first:end].mean(dim=2) for first, end in bins]
+        losses.append(torch.stack(binned, dim=2).cpu().numpy())
         for w in windows:
-            far[w].append(mass[w].double().cpu().numpy())
-    far_KLWH = {w: np.stack(parts) for w, parts in far.items()}
+            mass_LGWH = mass[w].double().unflatten(1, (group, -1))
+            far[w].append(mass_LGWH.transpose(0, 1).cpu().numpy())
+    far_KLWH = {w: np.concatenate(parts) for w, parts in far.items()}
     return Measurement(
         length,
         bins,
-        np.stack(losses),
+        np.concatenate(losses),
         {w: values.mean(axis=(1, 3)) for w, values in far_KLWH.items()},
         {w: values.mean(axis=(0, 2)) for w, values in far_KLWH.items()},
     )

@@ -42,6 +42,8 @@ rule all:
     input:
         VERDICTS,
         SUMMARY,
+        THEORY,
+        SOURCE,
         paths(STUDY.own_files()),
 
 

@@ -111,6 +111,11 @@ def _add_data(add: Callable[..., argparse.ArgumentParser]) -> None:
     _scale(sub)
     sub.add_argument("--out", type=Path, required=True)
 
+    sub = add("theory", _theory, "write the table of numbers that need no training, beside their limits")
+    _scale(sub)
+    sub.add_argument("--parquet", type=Path, required=True)
+    sub.add_argument("--csv", type=Path, required=True)
+
 
 def _add_runs(add: Callable[..., argparse.ArgumentParser]) -> None:
     def add_for_run(name: str, command: Command, help_text: str) -> argparse.ArgumentParser:
@@ -152,6 +157,14 @@ def _add_verdicts(add: Callable[..., argparse.ArgumentParser]) -> None:
 
     sub = add("summary", _summary, "write tables of loss and far mass per run and arm")
     sub.add_argument("evaluations", type=Path, nargs="+", help="evaluation tables")
+    sub.add_argument("--csv", type=Path, required=True)
+    sub.add_argument("--md", type=Path, required=True)
+
+    sub = add("source", _source, "write what came out beside what the source reports")
+    _study(sub)
+    sub.add_argument("--verdicts", type=Path, required=True, help="verdicts.json")
+    sub.add_argument("--summary", type=Path, required=True, help="the summary table, csv")
+    sub.add_argument("--runs", type=Path, required=True, help="folder of the runs, for their step times")
     sub.add_argument("--csv", type=Path, required=True)
     sub.add_argument("--md", type=Path, required=True)
 
@@ -267,6 +280,12 @@ def _margins(options: argparse.Namespace) -> None:
     margin_stage(_load_scale(options), options.out)
 
 
+def _theory(options: argparse.Namespace) -> None:
+    from causal_priors.theory.stage import theory_stage
+
+    theory_stage(_load_scale(options), options.parquet, options.csv)
+
+
 def _train(options: argparse.Namespace) -> None:
     given = _run_of(options, "train")
     from causal_priors.train.loop import train_stage
@@ -326,6 +345,20 @@ def _summary(options: argparse.Namespace) -> None:
     from causal_priors.report.tables import summary_stage
 
     summary_stage(options.evaluations, options.csv, options.md)
+
+
+def _source(options: argparse.Namespace) -> None:
+    from causal_priors.report.source import source_stage
+
+    source_stage(
+        options.verdicts,
+        options.summary,
+        options.preregistration,
+        _load_scale(options),
+        options.runs,
+        options.csv,
+        options.md,
+    )
 
 
 def _timings(options: argparse.Namespace) -> None:

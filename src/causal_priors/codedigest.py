@@ -42,11 +42,13 @@ STAGES: dict[str, tuple[str, ...]] = {
     "tokenizer": ("causal_priors.data.tokenizer",),
     "shards": ("causal_priors.data.tokenise",),
     "margins": ("causal_priors.theory.margin",),
+    "theory": ("causal_priors.theory.stage",),
     "train": ("causal_priors.train.loop",),
     "evaluate": ("causal_priors.evaluate", "causal_priors.attention.rows"),
     "intervene": ("causal_priors.intervene", "causal_priors.attention.rows", "causal_priors.priors.edits"),
     "score": ("causal_priors.prereg.scoring",),
     "summary": ("causal_priors.report.tables",),
+    "source": ("causal_priors.report.source",),
 }
 
 

@@ -60,7 +60,7 @@ def test_a_new_arm_retrains_nothing(study, edited):
 def test_an_edit_of_the_scoring_reruns_scoring_only(study, edited):
     found, _ = study
     edited("src/causal_priors/prereg/scoring.py", "\n\n\n", "\n\nREMARK = 1\n\n\n")
-    assert found.planned() == {"verdicts": 1, "all": 1}
+    assert found.planned() == {"verdicts": 1, "source": 1, "all": 1}
 
 
 def test_an_edit_of_one_prior_retrains_its_arms_only(study, edited):
@@ -134,4 +134,4 @@ def test_the_arm_of_the_readme_runs_beside_the_study_and_enters_no_verdict(study
 
     assert found.planned(config=[given]) == {}
     found.edit(name, "softplus(", "2 * softplus(")
-    assert found.planned(config=[given]) == {"train": 2, "evaluate": 2, "intervene": 4, "summary": 1, "all": 1}
+    assert found.planned(config=[given]) == {"train": 2, "evaluate": 2, "intervene": 4, "summary": 1, "source": 1, "all": 1}

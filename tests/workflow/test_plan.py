@@ -12,11 +12,13 @@ def test_a_clean_tree_plans_the_whole_study(checkout):
         "tokenizer": 1,
         "shards": 1,
         "margins": 1,
+        "theory": 1,
         "train": 82,
         "evaluate": 82,
         "intervene": 30,
         "verdicts": 1,
         "summary": 1,
+        "source": 1,
         "all": 1,
     }
 

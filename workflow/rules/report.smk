@@ -1,6 +1,7 @@
 # Tables for readers. They enter no verdict.
 
 SUMMARY = [f"{OUT}/tables/summary.csv", f"{OUT}/tables/summary.md"]
+SOURCE = [f"{OUT}/tables/source.csv", f"{OUT}/tables/source.md"]
 
 
 rule summary:
@@ -19,3 +20,28 @@ rule summary:
         code=code_digest("summary"),
     shell:
         "python -m causal_priors --log {log} summary {input} --csv {output.csv} --md {output.md}"
+
+
+# At the source's own scale the runs' timing sidecars are read as well, which no rule declares.
+rule source:
+    input:
+        verdicts=VERDICTS[0],
+        summary=SUMMARY[0],
+        published=(REGISTERED / "published.yaml").as_posix(),
+        assumptions=(REGISTERED / "assumptions.yaml").as_posix(),
+    output:
+        csv=SOURCE[0],
+        md=SOURCE[1],
+    log:
+        f"{OUT}/logs/source.log",
+    benchmark:
+        f"{OUT}/benchmarks/source.tsv"
+    conda:
+        ENVIRONMENT
+    params:
+        code=code_digest("source"),
+        digest=STUDY.scale.digest(),
+        options=f"--scale {SCALE} {REGISTER} --runs {OUT}/runs",
+    shell:
+        "python -m causal_priors --log {log} source {params.options} --verdicts {input.verdicts}"
+        " --summary {input.summary} --csv {output.csv} --md {output.md}"

@@ -1,4 +1,6 @@
-# Numbers that need no training: the margins of experiment 0005.
+# Numbers that need no training: the margins of experiment 0005, and the table of theory.
+
+THEORY = [f"{OUT}/theory/theory.parquet", f"{OUT}/theory/theory.csv"]
 
 
 rule margins:
@@ -16,3 +18,22 @@ rule margins:
         digest=STUDY.scale.digest(),
     shell:
         "python -m causal_priors --log {log} margins --scale {params.scale} --out {output}"
+
+
+rule theory:
+    output:
+        parquet=THEORY[0],
+        csv=THEORY[1],
+    log:
+        f"{OUT}/logs/theory.log",
+    benchmark:
+        f"{OUT}/benchmarks/theory.tsv"
+    conda:
+        ENVIRONMENT
+    params:
+        code=code_digest("theory"),
+        scale=SCALE,
+        digest=STUDY.scale.digest(),
+    shell:
+        "python -m causal_priors --log {log} theory --scale {params.scale} --parquet {output.parquet}"
+        " --csv {output.csv}"

@@ -11,8 +11,9 @@ from causal_priors.report.timings import timing_table
 
 FILES = (
     *(f"verdicts.{kind}" for kind in ("json", "parquet", "csv", "md")),
-    *(f"tables/summary.{kind}" for kind in ("csv", "md")),
+    *(f"tables/{name}.{kind}" for name in ("summary", "source") for kind in ("csv", "md")),
     "theory/margins.json",
+    *(f"theory/theory.{kind}" for kind in ("parquet", "csv")),
     "data/shards/card.json",
 )
 

@@ -158,7 +158,7 @@ def test_numbers_stand_side_by_side_at_the_sources_scale(runs):
         "0.015",
         "0.020",
     )
-    before = "far mass at 4096 or 8L before cap, range over checkpoints"
+    before = "far mass at 8L before cap, range over checkpoints"
     after = before.replace("before", "after")
     part = ("number", "far mass under edits", "cap 25M")
     assert answer(rows, *part, before)[:2] == ("0.007 to 0.058", "0.100 to 0.100")
@@ -182,6 +182,7 @@ def written(tmp_path, scale, frame=None, **verdicts):
 def test_the_page_says_what_its_scale_can_say(tmp_path, scale):
     table, text = written(tmp_path, scale, **{"0001_b": "fails"})
     assert ("outcomes at this scale mean nothing" in text) == (scale == "nano")
+    assert ("Scale micro is exploratory: it shows direction." in text) == (scale == "micro")
     assert (f"Only directions are compared at scale `{scale}`" in text) == (scale != "paper")
     assert ("## Numbers" in text) == (scale == "paper")
     assert set(table["compared"]) == {"outcome", "direction"} | ({"number"} if scale == "paper" else set())

@@ -38,6 +38,15 @@ def test_the_summary_holds_every_run_and_length(study):
     assert table["loss"].between(0, 8).all()
 
 
+def test_theory_and_source_stand_beside_the_verdicts(study):
+    found, _ = study
+    theory = pd.read_csv(found.folder / "results/nano/theory/theory.csv")
+    assert {"amplitude", "dilution", "far mass at this scale", "classification"} <= set(theory["result"])
+    source = pd.read_csv(found.folder / "results/nano/tables/source.csv")
+    assert source[source["compared"] == "outcome"]["name"].tolist() == TESTS
+    assert source[source["compared"] == "direction"]["here"].ne("–").all()
+
+
 def test_a_second_run_does_nothing(study):
     found, _ = study
     done = found.snakemake("--dry-run")
@@ -134,4 +143,11 @@ def test_the_arm_of_the_readme_runs_beside_the_study_and_enters_no_verdict(study
 
     assert found.planned(config=[given]) == {}
     found.edit(name, "softplus(", "2 * softplus(")
-    assert found.planned(config=[given]) == {"train": 2, "evaluate": 2, "intervene": 4, "summary": 1, "source": 1, "all": 1}
+    assert found.planned(config=[given]) == {
+        "train": 2,
+        "evaluate": 2,
+        "intervene": 4,
+        "summary": 1,
+        "source": 1,
+        "all": 1,
+    }

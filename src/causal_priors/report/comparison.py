@@ -165,7 +165,7 @@ def _edit_numbers(published: Mapping[str, Any], measured: _Measured) -> Iterator
         ours = measured.edited(row["source_name"], row["edit"])
         for when, values in zip(("before", "after"), ours, strict=True):
             here = _range([min(values), max(values)]) if values else NONE
-            quantity = f"far mass at 4096 or 8L {when} {row['edit']}, range over checkpoints"
+            quantity = f"far mass at 8L {when} {row['edit']}, range over checkpoints"
             there = _range(row[when])
             yield Comparison("far mass under edits", row["source_name"], "", quantity, NUMBER, there, here, NONE)
 

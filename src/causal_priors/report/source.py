@@ -12,17 +12,19 @@ import pandas as pd
 
 from causal_priors.artifacts import atomic_path, write_text
 from causal_priors.errors import refuse
+from causal_priors.prereg import verdict_tables
 from causal_priors.prereg.ledger import load_assumptions, load_published
-from causal_priors.prereg.verdict_tables import NOTHING, Record, read_verdicts
+from causal_priors.prereg.verdict_tables import Record, read_verdicts
 from causal_priors.report.comparison import DIRECTION, NUMBER, OUTCOME, Comparison, compare
 from causal_priors.scale import Scale
 
+_STATUS = {"test": verdict_tables.NOTHING, "exploratory": verdict_tables.DIRECTION}
 _NUMBERS = """
 Losses in nats per target and far mass as a share of attention, means over seeds of the screening size. Step times are
 ratios within one table, ours from the timing sidecars, so that they say more of the method than of the machine."""
 _DIRECTIONS = """
 Only directions are compared at scale `{scale}`. The source's numbers belong to the scale `{paper}`: other sizes, other
-text, another budget. Step times are compared there only, too; `python -m causal_priors timings` has those of this run."""
+text, another budget. Step times are compared there only, too; `timing.json` beside each run has those of this study."""
 
 
 def source_stage(
@@ -68,8 +70,8 @@ def page(
     """Return the comparison in markdown. paper: the scale of the source's numbers. ledger: assumptions by id."""
     outcomes = [row for row in rows if row.compared == OUTCOME]
     lines = ["# Beside the source", ""]
-    if scale.status == "test":
-        lines += [NOTHING.format(scale=scale.name), ""]
+    if said := _STATUS.get(scale.status):
+        lines += [said.format(scale=scale.name), ""]
     lines += [_agreement(outcomes), "", "## Registered tests", ""]
     reasons = {record["test_id"]: record["source"]["note"] for record in records}
     lines += ["| test | claim | in the source | here | agree | rests on |", "|---|---|---|---|---|---|"]

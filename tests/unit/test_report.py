@@ -90,8 +90,24 @@ def test_timings_sum_the_jobs_of_a_rule(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(head + text + "\n")
     lines = timing_table(tmp_path).splitlines()
-    assert lines[2] == "| train | 2 | 1.5 | 75% | 15.0 | 300 |"
-    assert lines[-1] == "| all | 3 | 2.0 | 100% | | 300 |"
+    assert lines[2] == "| train | 2 | 1.5 | 75% | 45.0 | 15.0 | 300 |"
+    assert lines[4] == "| all | 3 | 2.0 | 100% | | | 300 |"
+
+
+def test_a_stage_s_own_time_stands_before_the_sampled_one(tmp_path):
+    for name, sidecar in (("train/a-b", "a-b/timing.json"), ("intervene/a-b-cap", "a-b/cap.timing.json")):
+        path = tmp_path / "benchmarks" / f"{name}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("s\th:m:s\tmax_rss\tcpu_time\n10\t-\t300\t1\n")
+        own = tmp_path / "runs" / sidecar
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text('{"cpu_seconds": 60.0}')
+    lines = timing_table(tmp_path).splitlines()
+    assert lines[2:5] == [
+        "| intervene | 1 | 1.0 | 50% | 60.0 | 10.0 | 300 |",
+        "| train | 1 | 1.0 | 50% | 60.0 | 10.0 | 300 |",
+        "| all | 2 | 2.0 | 100% | | | 300 |",
+    ]
 
 
 def test_a_snapshot_of_an_unfinished_study_is_refused(tmp_path):

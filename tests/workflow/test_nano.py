@@ -8,7 +8,7 @@ import shutil
 import pandas as pd
 import pytest
 
-pytestmark = [pytest.mark.workflow, pytest.mark.xdist_group("nano")]
+pytestmark = pytest.mark.workflow
 
 TESTS = [f"0001-{x}" for x in "ab"] + [f"0002-{x}" for x in "ab"] + [f"0003-{x}" for x in "ab"]
 TESTS += [f"0004-{x}" for x in "abc"] + [f"0005-{x}" for x in "ab"]

@@ -4,8 +4,8 @@ Shape legend: N problems (B batch x H heads), T tokens, D head dim, R rows and S
 
 Forward: blocks in order, carrying log C; each block is solved by Newton (newton.py) and accumulates P V.
 Backward: blocks in reverse, carrying E * C (bounded, where E alone would overflow); no T x T tensor is kept. The
-carries at block starts are recomputed from the stored potentials, never subtracted backwards (that cancels); KEPT of them
-are kept at a time, so that this costs one more pass over the scores for every factor KEPT in the number of blocks.
+carries at block starts are recomputed from the stored potentials, never subtracted backwards (that cancels). KEPT of
+them are kept at a time: this costs one more pass over the scores for every factor KEPT in the number of blocks.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,9 @@ class Problem:
         self, q_BHTD: Tensor, k_BHTD: Tensor, bias: NoBias, strength: float, scaled: tuple[Tensor, Tensor] | None = None
     ) -> None:
         self.batch = q_BHTD.shape[0]
-        self.q_NTD, self.k_NTD = scaled or (_flat(q_BHTD) * q_BHTD.shape[-1] ** -0.5, _flat(k_BHTD))
+        if scaled is None:
+            scaled = _flat(q_BHTD) * q_BHTD.shape[-1] ** -0.5, _flat(k_BHTD)
+        self.q_NTD, self.k_NTD = scaled
         self.bias, self.solver = bias, BlockSolver(self.q_NTD, strength)
 
     def by_head(self, block_NRS: Tensor) -> Tensor:
@@ -225,9 +227,11 @@ def forward_with_carry(
     """Output [B, H, T, D] and log C after the last row [B, H, T]: the state that decoding goes on from."""
     problem, v_NTD = Problem(q_BHTD, k_BHTD, _bias(q_BHTD, log_prior), strength), _flat(v_BHTD)
     out_NTD = torch.empty_like(v_NTD)
+    carry_NT = out_NTD.new_empty(0)
     for start, stop, solved, carry_NS in problem.solve(q_BHTD.shape[2]):
         out_NTD[:, start:stop] = _apply(solved, v_NTD[:, :stop])
-    return out_NTD.view(v_BHTD.shape).to(v_BHTD.dtype), carry_NS.reshape(q_BHTD.shape[:3])
+        carry_NT = carry_NS
+    return out_NTD.view(v_BHTD.shape).to(v_BHTD.dtype), carry_NT.reshape(q_BHTD.shape[:3])
 
 
 @torch.no_grad()
@@ -240,4 +244,5 @@ def plan_rows(q_BHTD: Tensor, k_BHTD: Tensor, log_prior: LogPriorLike, strength:
         (asked,) = torch.nonzero((rows_R >= start) & (rows_R < stop), as_tuple=True)
         inside = rows_R[asked] - start
         plan_NRT[:, asked, :stop] = solved.plan_NRS[:, inside] / solved.sums_NR[:, inside, None]
-    return plan_NRT.view(batch, heads, len(rows_R), length)
+    plan_BHRT: Tensor = plan_NRT.view(batch, heads, len(rows_R), length)
+    return plan_BHRT

@@ -22,12 +22,11 @@ class Decoder:
     def __init__(self, *, strength: float, log_prior: LogPriorLike = None) -> None:
         self.strength = check_strength(strength)
         self.log_prior = log_prior
-        self.keys_BHTD: Tensor | None = None
-        self.values_BHTD: Tensor | None = None
-        self.carry_BHT: Tensor | None = None
+        self.keys_BHTD = self.values_BHTD = torch.empty(0, 0, 0, 0)
+        self.carry_BHT = torch.empty(0, 0, 0)
 
     def __len__(self) -> int:
-        return 0 if self.keys_BHTD is None else self.keys_BHTD.shape[2]
+        return self.keys_BHTD.shape[2]
 
     @torch.no_grad()
     def prefill(self, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor) -> Tensor:

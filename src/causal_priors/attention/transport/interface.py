@@ -171,4 +171,5 @@ def plan_rows(q: Tensor, k: Tensor, log_prior: LogPriorLike, strength: float, ro
         raise ValueError(f"rows has shape {tuple(rows.shape)} and dtype {rows.dtype}: give integers [R], at least one")
     if int(rows.min()) < 0 or int(rows.max()) >= q.shape[2]:
         raise ValueError(f"rows run from {int(rows.min())} to {int(rows.max())}: they must lie in 0..{q.shape[2] - 1}")
-    return blocked.plan_rows(q, k, log_prior, strength, rows)
+    plan_BHRT: Tensor = blocked.plan_rows(q, k, log_prior, strength, rows)
+    return plan_BHRT

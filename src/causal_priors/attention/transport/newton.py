@@ -3,15 +3,15 @@
 Shape legend: N problems (batch x heads), R rows of the block, S keys visible to its last row (the last R of them are
 the block's own), X = R + 1: the carry, then the rows of the block.
 
-What is unusual: one exponential per score and block, whatever the number of Newton steps. Each key has a reference m[j]
-(its carry log C; the diagonal entry for the block's own keys), and E[k,j] = exp(S[k,j] + a0[k] - m[j]) is computed once.
-With row factors u = exp(a - a0) a Newton step is then two matrix products and one power:
+What is unusual: one exponential per score, whatever the number of Newton steps. Each key has a reference m[j] (its carry
+log C; the diagonal entry for the block's own keys), and E[k,j] = exp(S[k,j] + a0[k] - m[j]) is computed once. With row
+factors u = exp(a - a0) a Newton step is then two matrix products and one power:
 
     G = [1 | tril(u)] [carry; E]          C[j](i) = G[i,j] exp(m[j])
     M = E * exp((1 - strength) m) * G ** -(1 + strength)
     A = M [carry; E]^T                    row sums and the Jacobian both come out of A
 
-An entry that underflows beside the mass of its column is negligible for every strength; beside its row it would not be.
+An entry that underflows beside the mass of its column is negligible at every strength; beside its row it would not be.
 A column that grows by more than `WIDEST` inside a block would lose its first rows. A float32 block that grows by more is
 done in float64, whose range holds scores of +-50; a block that is too wide even there, or that Newton cannot solve, is
 refused and the caller halves it; single rows are solved with a bracket (scalar.py) and cannot fail.
@@ -87,7 +87,7 @@ class Solved:
 
 @dataclass
 class Factors:
-    """A block whose potentials are known: P = M * G and W / C = E / G. `solver` did it: its dtype may be a wider one."""
+    """A block with known potentials: P = M * G and W / C = E / G. The dtype is that of `solver`, maybe a wider one."""
 
     solver: "BlockSolver"
     rows_NXS: Tensor  # [carry; E]

@@ -86,6 +86,6 @@ def test_conda_and_pip_environments_agree(name):
 
 
 def test_make_help_lists_the_documented_targets():
-    text = subprocess.check_output(["make", "help"], cwd=ROOT, text=True)
+    text = subprocess.check_output(["make", "--no-print-directory", "help"], cwd=ROOT, text=True)
     assert [line.split()[0] for line in text.splitlines()][:2] == ["help", "setup"]
     assert {"reproduce", "test", "test-all", "clean"} <= {line.split()[0] for line in text.splitlines()}

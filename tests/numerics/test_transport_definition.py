@@ -1,15 +1,24 @@
 """The transport operator against operator.md: golden numbers, an independent root finder, its invariants, its refusals."""
 
 import math
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import brentq
 
-from causal_priors.attention.transport import Decoder, DistanceLogPrior, choose, plan_rows, transport_attention
+from causal_priors.attention.transport import (
+    Decoder,
+    DistanceLogPrior,
+    choose,
+    interface,
+    plan_rows,
+    transport_attention,
+)
 
 STRENGTHS = (0.0, 0.05, 0.5, 0.8, 0.95, 0.99)
 IMPLEMENTATIONS = ("reference", "blocked")
@@ -227,8 +236,6 @@ def test_auto_reports_its_choice(caplog):
     q, k, v = random_tensors(1, 1, 4, 8, dtype=torch.float32)
     assert choose(q, v, None).name == "blocked"
     assert choose(q, v, None, "sweeps").name == "reference"
-    from causal_priors.attention.transport import interface
-
     interface._report.cache_clear()
     with caplog.at_level("INFO", logger=interface.__name__):
         transport_attention(q, k, v, strength=0.5)
@@ -246,24 +253,13 @@ def test_bfloat16_is_computed_in_float32():
     assert torch.equal(out, expected.to(torch.bfloat16))
 
 
-def test_imports_nothing_of_the_project():
-    # The package is meant to be copied out: a copy under another name, with nothing beside it, gives the same numbers.
-    program = """
-import shutil, sys, tempfile, pathlib
-import causal_priors
-source = pathlib.Path(causal_priors.__file__).parent / "attention" / "transport"
-folder = pathlib.Path(tempfile.mkdtemp())
-shutil.copytree(source, folder / "transport")
-sys.path.insert(0, str(folder))
-for name in [name for name in sys.modules if name.startswith("causal_priors")]:
-    del sys.modules[name]
-sys.modules["causal_priors"] = None
-import torch
-from transport import DistanceLogPrior, transport_attention
-q, k, v = torch.randn(3, 1, 8, 256, 64, requires_grad=True).unbind()
-prior = DistanceLogPrior("log", torch.ones(8, requires_grad=True))
-transport_attention(q, k, v, log_prior=prior, strength=0.5).sum().backward()
-print(float(prior.coefficient_H.grad.abs().sum()) > 0)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.stdout.strip() == "True", done.stderr
+def test_the_readme_example_runs_with_nothing_of_the_project(tmp_path):
+    # The package is meant to be copied out: a copy under another name, with nothing beside it, runs its README's example.
+    source = Path(interface.__file__).parent
+    shutil.copytree(source, tmp_path / "transport")
+    example = (source / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    assert len(example.strip().splitlines()) == 6
+    example = example.replace("causal_priors.attention.transport", "transport")
+    program = "import sys\nsys.modules['causal_priors'] = None\n" + example + "print(prior.coefficient_H.grad.shape)\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.stdout.strip() == "torch.Size([8])", done.stderr

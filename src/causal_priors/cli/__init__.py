@@ -1,0 +1,82 @@
+"""`python -m causal_priors COMMAND`: one command per stage of the pipeline, and commands that only look.
+
+Each group of commands is a module here that declares its options and imports what it runs only when it is called, so
+`--help` and whatever needs no tensors never import torch. A mistake is told in one line with its remedy; the exit codes
+are those of `EXIT_CODES`.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from causal_priors.cli import benches, data, runs, verdicts
+from causal_priors.cli.options import Command
+from causal_priors.errors import UserError
+
+EXIT_CODES = """exit codes:
+  0        done; a registered test that fails is a result, and exits 0 too
+  2        a mistake or a fault that one line on stderr explains, with the remedy
+  128 + n  stopped by signal n, with the work saved; the same command continues"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    options = parser().parse_args(arguments)
+    if options.log is None:
+        return _run(options)
+    try:
+        terminal = _redirect(options.log)
+    except OSError as error:
+        print(f"error: {options.log}: cannot be written ({error.strerror})", file=sys.stderr)
+        return 2
+    with terminal:
+        return _run(options, terminal)
+
+
+def _run(options: argparse.Namespace, terminal: TextIO | None = None) -> int:
+    command: Command = options.command
+    try:
+        command(options)
+    except UserError as error:
+        for stream in filter(None, (sys.stderr, terminal)):
+            print(f"error: {error}", file=stream, flush=True)
+        return 2
+    except BrokenPipeError:
+        # The reader of a pipe has seen enough (`... | head`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _redirect(log: Path) -> TextIO:
+    """Send this process's stderr to a new file `log`; return what was the terminal, for the one line of a failure."""
+    terminal = os.fdopen(os.dup(2), "w", encoding="utf-8")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "wb") as file:
+        os.dup2(file.fileno(), 2)
+    return terminal
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    top = argparse.ArgumentParser(
+        prog="python -m causal_priors",
+        description="One command per stage of the pipeline, and commands that only look.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument(
+        "--log", type=Path, help="file for messages and progress; the line of a failure is printed as well"
+    )
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name: str, command: Command, help_text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
+        sub.set_defaults(command=command)
+        return sub
+
+    for group in (data, runs, verdicts, benches):
+        group.register(add)
+    return top

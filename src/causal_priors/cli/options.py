@@ -1,0 +1,47 @@
+"""What the groups of commands share: common options, the scale, and the signature of a command."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from causal_priors.scale import Scale
+
+Command = Callable[[argparse.Namespace], None]
+
+
+class Add(Protocol):
+    """Adds a command by name, with what it runs and its one line of help; returns its parser for the options."""
+
+    def __call__(self, name: str, command: Command, help_text: str) -> argparse.ArgumentParser:
+        """Return the parser of the new command."""
+
+
+def texts_options(sub: argparse.ArgumentParser) -> None:
+    """Add where the texts are."""
+    sub.add_argument("--texts", type=Path, required=True, help="folder of .txt, .jsonl(.gz) or .parquet files")
+    sub.add_argument("--text-column", default="text", help="column or field that holds the text")
+
+
+def scale_option(sub: argparse.ArgumentParser) -> None:
+    """Add `--scale`."""
+    sub.add_argument("--scale", default="micro", help="nano, micro, mini or paper")
+
+
+def study_options(sub: argparse.ArgumentParser) -> None:
+    """Add `--scale` and the folder of the register."""
+    scale_option(sub)
+    sub.add_argument("--preregistration", default="preregistration", help="folder of the sealed protocols")
+
+
+def packed_option(sub: argparse.ArgumentParser) -> None:
+    """Add `--packed`."""
+    sub.add_argument("--packed", action="store_true", help="allow evaluation blocks across document borders")
+
+
+def scale_of(options: argparse.Namespace) -> "Scale":
+    """Return the scale that `--scale` names. Raises `UserError`."""
+    from causal_priors.config import load_scale, scale_file
+
+    return load_scale(scale_file(options.scale))

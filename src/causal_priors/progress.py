@@ -3,13 +3,21 @@
 Nothing here touches results: times are read, printed to stderr and forgotten.
 """
 
+import re
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TextIO
 
 WIDTH = 24
+# Seconds to the first line of a log: a job that takes half a minute is seen too.
+FIRST = 5.0
+_LINE = re.compile(
+    r"(?P<label>[^:]+): \S+ (?P<done>[\d,]+)/(?P<total>[\d,]+) \(\d+%\)(?P<rest>.*?)"
+    r"(?:, (?P<hours>\d+):(?P<minutes>\d\d):(?P<seconds>\d\d) left)?"
+)
 
 
 def note(text: str, stream: TextIO | None = None) -> None:
@@ -22,7 +30,8 @@ class Progress:
 
     `done` units are taken as finished earlier (a resumed run): they count for the share, not for the rate. A line looks
     like `S-rope-L64-s0: step 120/300 (40%), loss 4.523, 51,200 tokens/s, 0:00:12 left`. On a terminal the line is
-    redrawn in place five times a second; elsewhere it is printed every `interval` seconds, and once at the end.
+    redrawn in place five times a second; elsewhere it is printed after a few seconds, then every `interval` seconds, and
+    once at the end.
     """
 
     def __init__(
@@ -40,6 +49,7 @@ class Progress:
         self._stream = stream or sys.stderr
         self._bar = self._stream.isatty()
         self._interval = 0.2 if self._bar else interval
+        self._wait = min(FIRST, self._interval)
         self._clock = clock
         self._began = self._shown = clock()
         self._first, self._tokens = done, 0
@@ -51,8 +61,8 @@ class Progress:
         self._tokens += tokens
         self._fields.update(fields)
         now = self._clock()
-        if now - self._shown >= self._interval:
-            self._shown = now
+        if now - self._shown >= self._wait:
+            self._shown, self._wait = now, self._interval
             self._show(now)
 
     def line(self, now: float) -> str:
@@ -65,7 +75,7 @@ class Progress:
             count, unit = (self._tokens, "tokens") if self._tokens else (worked, self.unit)
             parts.append(f"{_rate(count / elapsed)} {unit}/s")
             if self.total and self.total > self.done:
-                parts.append(f"{_clock_text((self.total - self.done) * elapsed / worked)} left")
+                parts.append(f"{clock_text((self.total - self.done) * elapsed / worked)} left")
         return f"{self.label}: {', '.join(parts)}"
 
     def __enter__(self) -> Self:
@@ -92,6 +102,29 @@ class Progress:
         self._stream.flush()
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a line of progress says. seconds_left: None where the line says none. rest: loss, rate, as printed."""
+
+    label: str
+    done: int
+    total: int
+    seconds_left: int | None
+    rest: str
+
+
+def read_line(text: str) -> Seen | None:
+    """Return what `Progress.line` wrote, or None for any other line and for a count without a total."""
+    match = _LINE.fullmatch(text)
+    if match is None:
+        return None
+    done, total = (int(match[key].replace(",", "")) for key in ("done", "total"))
+    left = None
+    if match["hours"] is not None:
+        left = 3600 * int(match["hours"]) + 60 * int(match["minutes"]) + int(match["seconds"])
+    return Seen(match["label"], done, total, left, match["rest"].removeprefix(", "))
+
+
 def _shown(value: float | str) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
@@ -100,6 +133,7 @@ def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _clock_text(seconds: float) -> str:
+def clock_text(seconds: float) -> str:
+    """Return `seconds` as h:mm:ss."""
     whole = round(seconds)
     return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from causal_priors.progress import Progress, note
+from causal_priors.progress import Progress, note, read_line
 
 
 class Terminal(io.StringIO):
@@ -26,9 +26,10 @@ def test_a_log_gets_one_line_per_interval_and_one_at_the_end():
             clock.now += 0.25
             progress.update(1, tokens=1024, loss=5.0 - step / 100)
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "S-rope-L64-s0: step 40/200 (20%), loss 4.61, 4,096 tokens/s, 0:00:40 left"
+    assert lines[0] == "S-rope-L64-s0: step 20/200 (10%), loss 4.81, 4,096 tokens/s, 0:00:45 left"
+    assert lines[1] == "S-rope-L64-s0: step 60/200 (30%), loss 4.41, 4,096 tokens/s, 0:00:35 left"
     assert lines[-1] == "S-rope-L64-s0: step 200/200 (100%), loss 3.01, 4,096 tokens/s"
-    assert len(lines) == 6
+    assert len(lines) == 1 + 4 + 1
     assert "\r" not in stream.getvalue()
 
 
@@ -71,3 +72,22 @@ def test_an_exception_leaves_the_cursor_at_a_fresh_line(stream, wanted):
 def test_a_note_is_one_line(capsys):
     note("two files are left out")
     assert capsys.readouterr().err == "two files are left out\n"
+
+
+def test_a_line_is_read_as_it_was_written():
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(15_258, "S-log-margin-t050-L512-s0", done=1000, stream=stream, clock=clock)
+    progress.update(2000, tokens=2000 * 32_768, loss=4.25)
+    seen = read_line(progress.line(clock.now + 4000))
+    assert (seen.label, seen.done, seen.total) == ("S-log-margin-t050-L512-s0", 3000, 15_258)
+    assert seen.seconds_left == (15_258 - 3000) * 2
+    assert seen.rest == "loss 4.25, 16,384 tokens/s"
+    progress.update(12_258)
+    assert read_line(progress.line(clock.now + 4000)).seconds_left is None
+
+
+@pytest.mark.parametrize(
+    "line", ["", "error: a: b", "corpus: document 5,000, 500 document/s", "x: continues after step 3 of 9"]
+)
+def test_other_lines_are_no_progress(line):
+    assert read_line(line) is None

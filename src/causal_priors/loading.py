@@ -22,7 +22,7 @@ from causal_priors.own_arms import MODULES, own_arm
 from causal_priors.priors.base import LogPrior
 from causal_priors.runs import Run, parse_run
 from causal_priors.scale import Scale, Size
-from causal_priors.train.checkpoint import CARD, LOSSES, MODEL, POSITIONS, as_device, read_checkpoint
+from causal_priors.train.checkpoint import CARD, LOSSES, MODEL, POSITIONS, as_device, read_card, read_checkpoint
 
 SCALE = "scale.json"
 _README = """# {run}
@@ -102,11 +102,11 @@ def load_run(
     have the digest that `run.json` names, or does not fit.
     """
     path = Path(folder)
-    card = read_json(path / CARD, remedy="give the folder of a finished run, e.g. results/micro/runs/S-log-L64-s0")
+    card = read_card(path)
     try:
         name, wanted, row = (card["parameters"][key] for key in ("run", "scale", "arm"))
-    except (KeyError, TypeError):
-        raise refuse("is not the card of a training run", file=path / CARD) from None
+    except KeyError as error:
+        raise refuse("is not the card of a training run", file=path / CARD, key=str(error.args[0])) from None
     scale = _scale_of(path, wanted)
     run = parse_run(name, scale)
     table_row = _arm_of(row, arm, path)
@@ -123,7 +123,7 @@ def export_run(folder: str | Path, out: str | Path, *, arm: str | Path | None = 
     """
     source, target = Path(folder), Path(out)
     loaded = load_run(source, arm=arm)
-    if (target / CARD).is_file() and read_json(target / CARD)["parameters"].get("run") != loaded.name:
+    if (target / CARD).is_file() and read_card(target)["parameters"].get("run") != loaded.name:
         raise refuse("holds another run", file=target, remedy="give a folder of its own")
     for name in (MODEL, LOSSES, POSITIONS):
         data = (source / name).read_bytes()

@@ -6,8 +6,10 @@ are those of `EXIT_CODES`.
 """
 
 import argparse
+import fcntl
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -56,7 +58,22 @@ def _redirect(log: Path) -> TextIO:
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "wb") as file:
         os.dup2(file.fileno(), 2)
+    _hold(2)
     return terminal
+
+
+def _hold(descriptor: int) -> None:
+    """Lock the log for as long as this process lives, however it ends: `status` sees from it what is running."""
+    for _ in range(20):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            # `status` is looking, for a moment; or another process has the same log, which is not ours to judge.
+            time.sleep(0.005)
+        except OSError:
+            # A file system without locks: the job runs all the same.
+            return
 
 
 def parser() -> argparse.ArgumentParser:

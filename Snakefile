@@ -44,6 +44,7 @@ rule all:
         SUMMARY,
         THEORY,
         SOURCE,
+        CONTROLS,
         paths(STUDY.own_files()),
 
 

@@ -46,6 +46,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "train": ("causal_priors.train.loop",),
     "evaluate": ("causal_priors.evaluate", "causal_priors.attention.rows"),
     "intervene": ("causal_priors.intervene", "causal_priors.attention.rows", "causal_priors.priors.edits"),
+    "control": ("causal_priors.control", "causal_priors.attention.rows"),
     "score": ("causal_priors.prereg.scoring",),
     "summary": ("causal_priors.report.tables",),
     "source": ("causal_priors.report.source",),

@@ -24,6 +24,8 @@ from causal_priors.scale import Scale
 
 # What an arm of one's own trains by itself: size, multiple of its training length, seed.
 OWN_RUNS = (("S", 1, 0), ("S", 1, 1))
+# Arms without a log-prior on which the negative controls of the bias swap are measured, at this size.
+CONTROL_ARMS, CONTROL_SIZE = ("nope", "rope"), "S"
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Study:
         return _find(name, self.scale, self.registered, self.arms, self.own)
 
     def check_target(self, target: str | Path) -> None:
-        """Refuse a file of a run that is not registered, and an edit of an arm without a log-prior.
+        """Refuse a file of a run that is not registered, an edit of an arm without a log-prior, a control of one with.
 
         Raises `UserError`.
         """
@@ -80,8 +82,12 @@ class Study:
         if not path.is_relative_to(folder):
             return
         run = self.run(path.relative_to(folder).parts[0])
-        if path.stem in EDITS and self.arm(run).log_prior is None:
+        without = self.arm(run).log_prior is None
+        if path.stem in EDITS and without:
             raise refuse(f"cannot be made: arm {run.arm} has no log-prior to {path.stem}", value=str(target))
+        if path.stem == "control" and not without:
+            problem = f"cannot be made: the controls are for arms without a log-prior, and {run.arm} has one"
+            raise refuse(problem, value=str(target))
 
     def arm(self, run: Run) -> Arm:
         """Return the table row of a run's arm."""
@@ -110,6 +116,11 @@ class Study:
         evaluations = [self.run_folder(run) / "evaluation.parquet" for run in self.runs(experiment)]
         edits = [self.run_folder(item.run) / f"{item.edit}.parquet" for item in self.interventions(experiment)]
         return [*evaluations, *edits]
+
+    def control_files(self) -> list[Path]:
+        """Tables of the negative controls of the bias swap, which enter no verdict."""
+        chosen = [run for run in self.runs() if run.arm in CONTROL_ARMS and run.size == CONTROL_SIZE]
+        return [self.run_folder(run) / "control.parquet" for run in chosen]
 
     def needs_margins(self, run: Run) -> bool:
         """Does the run's prior take its margin from the theory stage?"""

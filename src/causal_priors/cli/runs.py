@@ -35,6 +35,11 @@ def register(add: Add) -> None:
     packed_option(sub)
     sub.add_argument("--out", type=Path, required=True)
 
+    sub = add_for_run("control", _control, "measure negative controls of the bias swap on an arm without a log-prior")
+    sub.add_argument("--folder", type=Path, required=True, help="folder of the run")
+    packed_option(sub)
+    sub.add_argument("--out", type=Path, required=True)
+
 
 def _run_of(options: argparse.Namespace, stage: str) -> dict[str, Any]:
     """Return what every stage of a run is given: the run, its scale and arm, and the digest of the code."""
@@ -93,3 +98,10 @@ def _intervene(options: argparse.Namespace) -> None:
         out=options.out,
         allow_packed=options.packed,
     )
+
+
+def _control(options: argparse.Namespace) -> None:
+    given = _run_of(options, "control")
+    from causal_priors.control import control_stage
+
+    control_stage(**given, folder=options.folder, shards=options.shards, out=options.out, allow_packed=options.packed)

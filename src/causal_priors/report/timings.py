@@ -13,7 +13,12 @@ from causal_priors.errors import refuse
 
 _MINUTE = 60.0
 # Rule -> sidecar of a job, beside the artefact in the run's folder.
-_SIDECARS = {"train": "timing.json", "evaluate": "evaluation.timing.json", "intervene": "{edit}.timing.json"}
+_SIDECARS = {
+    "train": "timing.json",
+    "evaluate": "evaluation.timing.json",
+    "intervene": "{edit}.timing.json",
+    "control": "control.timing.json",
+}
 
 
 def timing_table(folder: str | Path) -> str:

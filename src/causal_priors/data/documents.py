@@ -26,9 +26,9 @@ from causal_priors.errors import UserError, refuse
 
 # One document, or one line of JSON. Longer ones are refused, so that a file without line breaks cannot fill the memory.
 MAX_BYTES = 32 << 20
-# Rows decoded at once: a dictionary page may repeat one long text in every row of a batch.
-_MAX_BATCH_ROWS = 128
-_BATCH_BYTES = 8 << 20
+# Rows decoded at once. A few bytes of a parquet file may repeat one long text in every row of a batch; as a column of
+# type dictionary it stands there once, and each batch costs a copy of it.
+_BATCH_ROWS, _DICTIONARY_ROWS = 4, 1024
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 
@@ -94,20 +94,23 @@ def iter_documents(folder: str | Path, column: str = "text") -> Iterator[Documen
 
 
 def _walk(folder: Path, root: Path) -> Iterator[Path]:
-    try:
-        entries = list(os.scandir(folder))
-    except OSError as error:
-        raise refuse(f"cannot be read ({error.strerror})", file=folder) from error
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        path = Path(entry.path)
-        if entry.is_symlink():
-            _check_link(path, root)
-        if entry.is_dir():
-            yield from _walk(path, root)
-        else:
-            yield path
+    folders = [folder]
+    while folders:
+        here = folders.pop()
+        try:
+            entries = list(os.scandir(here))
+        except OSError as error:
+            raise refuse(f"cannot be read ({error.strerror})", file=here) from error
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            path = Path(entry.path)
+            if entry.is_symlink():
+                _check_link(path, root)
+            if entry.is_dir():
+                folders.append(path)
+            else:
+                yield path
 
 
 def _check_link(path: Path, root: Path) -> None:
@@ -205,20 +208,21 @@ def _read_parquet(path: Path, name: str, column: str) -> Iterator[Document]:
     try:
         # A buffer instead of pre_buffer: pages are read as they are needed, not a whole row group at once.
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True) as file:
-            _check_column(file, path, column)
+            kind = _check_column(file, path, column)
             row = 0
-            for batch in file.iter_batches(_batch_rows(file, column), columns=[column], use_threads=False):
+            rows = _DICTIONARY_ROWS if pa.types.is_dictionary(kind) else _BATCH_ROWS
+            for batch in file.iter_batches(rows, columns=[column], use_threads=False):
                 for value in batch.column(0):
                     row += 1
                     yield Document(f"{name}#{row}", _clean(_parquet_text(value, path, row, column), path, row))
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         problem = (str(error) or type(error).__name__).splitlines()[0]
         raise refuse(f"cannot be read as parquet ({problem})", file=path, remedy="fetch or write it again") from error
     if row == 0:
         raise refuse("is empty (no rows)", file=path, remedy="remove it or fill it")
 
 
-def _check_column(file: pq.ParquetFile, path: Path, column: str) -> None:
+def _check_column(file: pq.ParquetFile, path: Path, column: str) -> pa.DataType:
     schema = file.schema_arrow
     where = schema.get_all_field_indices(column)
     if not where:
@@ -230,26 +234,17 @@ def _check_column(file: pq.ParquetFile, path: Path, column: str) -> None:
     stored = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_string(stored) or pa.types.is_large_string(stored) or pa.types.is_string_view(stored)):
         raise refuse(f"is of type {kind}, not text", file=path, key=column, remedy="set text_column to a text column")
-
-
-def _batch_rows(file: pq.ParquetFile, column: str) -> int:
-    metadata = file.metadata
-    leaf = [metadata.schema.column(i).path for i in range(metadata.num_columns)].index(column)
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    longest = max((g.column(leaf).total_uncompressed_size / max(g.num_rows, 1) for g in groups), default=1)
-    return int(min(max(_BATCH_BYTES // max(longest, 1), 1), _MAX_BATCH_ROWS))
+    return kind
 
 
 def _parquet_text(value: pa.Scalar, path: Path, row: int, column: str) -> str:
-    if not value.is_valid:
+    stored = value.value if isinstance(value, pa.DictionaryScalar) else value
+    if not stored.is_valid:
         raise refuse("is null, not text", file=_at(path, row), key=column, remedy="remove or fill the row")
-    try:
-        text: str = value.as_py()
-    except UnicodeDecodeError as error:
-        raise _not_utf8(error, path, row) from error
-    if len(text) > MAX_BYTES:
+    data = stored.as_buffer()
+    if data.size > MAX_BYTES:
         raise refuse(f"is longer than {MAX_BYTES >> 20} MiB", file=_at(path, row), remedy="split it into documents")
-    return text
+    return _decode(data.to_pybytes(), path, row)
 
 
 def _decode(data: bytes, path: Path, row: int | None) -> str:

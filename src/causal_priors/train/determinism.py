@@ -1,6 +1,7 @@
 """Process settings shared by every stage that computes with torch. Call `settle` once, at the start of a stage."""
 
 import ctypes
+import gc
 
 import torch
 
@@ -15,7 +16,10 @@ def settle(device: str) -> None:
     On a CPU that takes one thread and nothing else: the bits of a sum depend on how it is split over threads. (At
     micro scale two jobs of one thread each also beat one job of two.) On a GPU torch picks deterministic kernels where
     it has them and warns where it has none; asking for that imports the compiler, two seconds that a CPU job is spared.
+
+    Called after the imports, it also takes what they made out of the garbage collector's sight, at exit too.
     """
+    gc.freeze()
     if device == "cpu":
         torch.set_num_threads(1)
         _keep_freed_memory()

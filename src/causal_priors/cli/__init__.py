@@ -8,13 +8,14 @@ are those of `EXIT_CODES`.
 import argparse
 import fcntl
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from causal_priors.cli import benches, data, runs, verdicts
+from causal_priors.cli import benches, data, look, runs, verdicts
 from causal_priors.cli.options import Command
 from causal_priors.errors import UserError
 
@@ -46,6 +47,9 @@ def _run(options: argparse.Namespace, terminal: TextIO | None = None) -> int:
         for stream in filter(None, (sys.stderr, terminal)):
             print(f"error: {error}", file=stream, flush=True)
         return 2
+    except KeyboardInterrupt:
+        print("stopped by SIGINT", file=sys.stderr, flush=True)
+        return 128 + signal.SIGINT
     except BrokenPipeError:
         # The reader of a pipe has seen enough (`... | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -94,6 +98,6 @@ def parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=command)
         return sub
 
-    for group in (data, runs, verdicts, benches):
+    for group in (data, runs, verdicts, look, benches):
         group.register(add)
     return top

@@ -1,0 +1,49 @@
+"""Commands that only look: what is running, what a study costs, what was claimed and what came of it."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from causal_priors.cli.options import Add, study_options
+
+if TYPE_CHECKING:
+    from causal_priors.study import Study
+
+
+def register(add: Add) -> None:
+    """Declare the commands."""
+    sub = add("status", _status, "print the run matrix: what is done, running, stopped, failed and waiting")
+    study_options(sub)
+    sub.add_argument("--results", type=Path, default=Path("results"), help="folder of all studies")
+    sub.add_argument("--watch", action="store_true", help="print it again until all is done, or until Ctrl-C")
+    sub.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="pause of --watch (default: 5)")
+
+
+def study_of(options: argparse.Namespace) -> "Study":
+    """Return the study that the options name: the default config, but its scale, register and results.
+
+    Arms of one's own are left out, since loading one executes it.
+    """
+    from causal_priors.config import ROOT
+    from causal_priors.study import load_study
+    from causal_priors.yamlfile import load_yaml
+
+    file = ROOT / "workflow" / "config" / "config.yaml"
+    given = {key: str(getattr(options, key)) for key in ("scale", "preregistration", "results")}
+    return load_study({**load_yaml(file), **given, "arms": []}, file)
+
+
+def _status(options: argparse.Namespace) -> None:
+    from causal_priors.report.status import status_text
+
+    study = study_of(options)
+    while True:
+        text, finished = status_text(study)
+        # On a terminal the last picture is cleared; in a file each stands under the other.
+        sys.stdout.write(f"\x1b[H\x1b[2J{text}" if options.watch and sys.stdout.isatty() else text)
+        sys.stdout.flush()
+        if finished or not options.watch:
+            return
+        time.sleep(max(0.5, options.every))

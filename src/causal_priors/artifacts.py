@@ -5,10 +5,11 @@ sha256 in hexadecimal. Nothing here imports torch.
 """
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,17 +49,24 @@ def digest_of(value: Any) -> str:
     return sha256_bytes(canonical_json(value))
 
 
+def own_digest(content: Mapping[str, Any]) -> str:
+    """Return the digest of `content` without its entry "digest"."""
+    return digest_of({key: value for key, value in content.items() if key != "digest"})
+
+
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on a clean exit it is flushed and renamed to `path`.
 
-    On an exception the temporary file is removed and `path` stays as it was. A full disk or a read-only folder becomes
+    On an exception the temporary file is removed and `path` stays as it was; what a killed writer of `path` left behind
+    goes as well. A full disk or a read-only folder becomes
     a `UserError` that names the file.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target)
         yield temporary
         _flush(temporary)
         temporary.replace(target)
@@ -105,6 +113,26 @@ def read_json(path: str | Path, remedy: str = "") -> Any:
         raise refuse(f"is not JSON ({error})", file=path, remedy=remedy) from error
 
 
+def write_signed_json(path: str | Path, content: Mapping[str, Any]) -> None:
+    """Write `content` as `write_json` does, with its digest as the entry "digest"."""
+    write_json(path, {**content, "digest": own_digest(content)})
+
+
+def read_signed_json(path: str | Path, remedy: str = "") -> dict[str, Any]:
+    """Return what `write_signed_json` wrote, the entry "digest" included.
+
+    Raises `UserError` where the file is missing, not JSON, or differs from its digest.
+    """
+    content = read_json(path, remedy)
+    try:
+        if isinstance(content, dict) and content.get("digest") == own_digest(content):
+            return content
+    except ValueError:
+        # A number that canonical JSON has no form for, hence one that was never written.
+        pass
+    raise refuse("is damaged (its digest differs)", file=path, remedy=remedy)
+
+
 @contextmanager
 def writer_lock(folder: str | Path) -> Iterator[None]:
     """Hold the only writer's lock of `folder`; a second writer is refused at once.
@@ -129,6 +157,24 @@ def writer_lock(folder: str | Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def _sweep(target: Path) -> None:
+    """Remove temporary files of `target` whose writers are no more."""
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
+        number = path.name.split(".")[-2]
+        if number.isdigit() and not _alive(int(number)):
+            path.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def _flush(path: Path) -> None:

@@ -30,6 +30,7 @@ CARRIERS = frozenset(
         "config",
         "errors",
         "progress",
+        "remedies",
         "runcard",
         "train.signals",
         "yamlfile",

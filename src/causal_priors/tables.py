@@ -1,9 +1,11 @@
 """The project's parquet kinds: one tidy schema each, with a version, documented here and nowhere else.
 
 `write_table` puts the kind and version into the file's metadata; `read_table` refuses a file of another kind, another
-version or with other columns. Nothing here imports torch.
+version or with other columns. What is unusual: the metadata also hold the sha256 of the file itself, taken while a
+placeholder stood where it stands, so that no reader takes a file with a changed byte. Nothing here imports torch.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,13 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from causal_priors.artifacts import atomic_path
-from causal_priors.errors import UserError, refuse
+from causal_priors.errors import refuse
+from causal_priors.remedies import rebuild
 
 if TYPE_CHECKING:
     # pandas takes .4 s to import: only readers of whole tables pay for it.
     import pandas as pd
 
-VERSION = "1"
+VERSION = "2"
+_SHA256, _PLACEHOLDER = "sha256", b"-" * 64
 
 _text, _i8, _i16, _i32, _i64, _f64 = (
     pa.string(),
@@ -33,9 +37,9 @@ _text, _i8, _i16, _i32, _i64, _f64 = (
 
 SCHEMAS: dict[str, pa.Schema] = {
     # One row per measured quantity of one checkpoint.
-    #   stage        "evaluate" (float32) or "intervene" (before and after a bias edit)
+    #   stage        "evaluate" (float32), "intervene" (before and after a bias edit) or "control" (of those edits)
     #   dtype        arithmetic of the forward pass: "float32" | "float64" | "bfloat16"
-    #   variant      "plain" | "yarn" | "yarn-code" | "cap" | "repair" | an exploratory edit's name
+    #   variant      "plain" | "yarn" | "yarn-code" | "cap" | "repair"; in "control" those of control.py
     #   quantity     "loss" (nats per target, mean over the `count` targets of one window and position bin)
     #                "far_mass" (share of attention at distance >= far_window, mean over the last far_window queries,
     #                            all heads and layers, of one window; count = heads x layers x far_window)
@@ -140,9 +144,33 @@ def write_table(
         table = pa.Table.from_arrays([_array(rows[field.name], field.type) for field in schema], schema=schema)
     else:
         table = pa.Table.from_pandas(rows[schema.names], schema=schema, preserve_index=False)
-    stamp = {"kind": kind, "version": VERSION, **(metadata or {})}
+    with _writer(path, schema, {"kind": kind, "version": VERSION, **(metadata or {})}) as writer:
+        writer.write_table(table.replace_schema_metadata(writer.schema.metadata))
+
+
+@contextmanager
+def _writer(path: str | Path, schema: pa.Schema, stamp: dict[str, str]) -> Iterator[Any]:
+    """Yield a parquet writer with the metadata `stamp`; when its file is complete, put the file's sha256 into it."""
     with atomic_path(path) as temporary:
-        pq.write_table(table.replace_schema_metadata(stamp), temporary, compression="zstd")
+        with pq.ParquetWriter(temporary, schema.with_metadata(stamp), compression="zstd") as writer:
+            yield writer
+            writer.add_key_value_metadata({_SHA256: _PLACEHOLDER.decode()})
+        with pa.memory_map(str(temporary), "r+") as file:
+            digest, place = _digest_around(file.read_buffer(), _PLACEHOLDER)
+            file.seek(place)
+            file.write(digest)
+
+
+def _digest_around(buffer: pa.Buffer, mark: bytes) -> tuple[bytes, int]:
+    """Return the sha256 of a file as it was with the placeholder where its last `mark` stands, and that place."""
+    data = memoryview(buffer)
+    # The metadata stand at a file's end.
+    near = max(0, len(data) - (1 << 20))
+    place = near + bytes(data[near:]).rindex(mark)
+    digest = hashlib.sha256(data[:place])
+    digest.update(_PLACEHOLDER)
+    digest.update(data[place + len(mark) :])
+    return digest.hexdigest().encode(), place
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:
@@ -160,13 +188,36 @@ def read_table(path: str | Path, kind: str, remedy: str = "") -> "pd.DataFrame":
 
     Raises `UserError` where the file is missing, damaged, of another kind or version, or has other columns.
     """
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise _unreadable(error, path, remedy) from error
-    _check_kind(table.schema, path, kind, remedy)
-    frame: pd.DataFrame = table.to_pandas()
+    with _opened(path, kind, remedy) as file:
+        frame: pd.DataFrame = file.read().to_pandas()
     return frame
+
+
+@contextmanager
+def _opened(path: str | Path, kind: str, remedy: str) -> Iterator[Any]:
+    """Yield a parquet file of `kind` after checking its digest, kind and columns. Raises `UserError`."""
+    remedy = remedy or rebuild(path)
+    try:
+        # What is checked is what is read.
+        with pa.memory_map(str(path)) as source:
+            buffer = source.read_buffer()
+            with pq.ParquetFile(pa.BufferReader(buffer)) as file:
+                _check_digest(file.metadata.metadata or {}, buffer, path, kind, remedy)
+                if not file.schema_arrow.equals(SCHEMAS[kind], check_metadata=False):
+                    raise refuse(f"has other columns than a table of {kind}", file=path, remedy=remedy)
+                yield file
+    except (OSError, ValueError, pa.ArrowException) as error:
+        problem = (str(error) or type(error).__name__).splitlines()[0]
+        raise refuse(f"cannot be read as parquet ({problem})", file=path, remedy=remedy) from error
+
+
+def _check_digest(stamp: dict[bytes, bytes], buffer: pa.Buffer, path: str | Path, kind: str, remedy: str) -> None:
+    if (stamp.get(b"kind"), stamp.get(b"version")) != (kind.encode(), VERSION.encode()):
+        name, version = (stamp.get(key, b"nothing").decode(errors="replace") for key in (b"kind", b"version"))
+        raise refuse(f"holds {name} version {version}, not {kind} version {VERSION}", file=path, remedy=remedy)
+    found = stamp.get(_SHA256.encode(), b"")
+    if not found or found != _digest_around(buffer, found)[0]:
+        raise refuse("is damaged (its sha256 is not the one it was written with)", file=path, remedy=remedy)
 
 
 @contextmanager
@@ -175,9 +226,8 @@ def table_writer(path: str | Path, kind: str) -> Iterator[Callable[[Mapping[str,
 
     The file appears at `path` when the block ends without an exception.
     """
-    schema = SCHEMAS[kind].with_metadata({"kind": kind, "version": VERSION})
-
-    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+    with _writer(path, SCHEMAS[kind], {"kind": kind, "version": VERSION}) as writer:
+        schema = writer.schema
 
         def append(columns: Mapping[str, Sequence[Any]]) -> None:
             arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
@@ -191,36 +241,12 @@ def iter_table(path: str | Path, kind: str, remedy: str = "") -> Iterator[dict[s
 
     Raises `UserError` as `read_table` does.
     """
-    try:
-        with pq.ParquetFile(path) as file:
-            _check_kind(file.schema_arrow, path, kind, remedy)
-            for batch in file.iter_batches(batch_size=4096):
-                yield batch.to_pydict()
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise _unreadable(error, path, remedy) from error
+    with _opened(path, kind, remedy) as file:
+        for batch in file.iter_batches(batch_size=4096):
+            yield batch.to_pydict()
 
 
-def read_metadata(path: str | Path) -> dict[str, str]:
-    """Return a parquet file's own metadata as text.
-
-    Raises `UserError` where it cannot be read.
-    """
-    try:
-        stamp = pq.read_schema(path).metadata or {}
-    except (OSError, pa.ArrowException) as error:
-        raise refuse(f"cannot be read as parquet ({error})", file=path) from error
-    return {key.decode(): value.decode() for key, value in stamp.items()}
-
-
-def _unreadable(error: Exception, path: str | Path, remedy: str) -> UserError:
-    problem = (str(error) or type(error).__name__).splitlines()[0]
-    return refuse(f"cannot be read as parquet ({problem})", file=path, remedy=remedy)
-
-
-def _check_kind(schema: Any, path: str | Path, kind: str, remedy: str) -> None:
-    stamp = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
-    if (stamp.get("kind"), stamp.get("version")) != (kind, VERSION):
-        found = f"{stamp.get('kind')} version {stamp.get('version')}"
-        raise refuse(f"holds {found}, not {kind} version {VERSION}", file=path, remedy=remedy)
-    if not schema.equals(SCHEMAS[kind], check_metadata=False):
-        raise refuse(f"has other columns than a table of {kind}", file=path, remedy=remedy)
+def read_metadata(path: str | Path, kind: str, remedy: str = "") -> dict[str, str]:
+    """Return the metadata of a parquet file of `kind` as text. Raises `UserError` as `read_table` does."""
+    with _opened(path, kind, remedy) as file:
+        return {key.decode(): value.decode() for key, value in file.metadata.metadata.items()}

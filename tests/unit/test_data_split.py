@@ -97,7 +97,7 @@ def test_the_index_holds_names_sizes_digests_and_the_split_by_name(tmp_path):
     first = sorted(frame.document, key=lambda name: hashlib.sha256(name.encode()).hexdigest())[:3]
     assert sorted(first) == list(frame.document[frame.split == "heldout"])
     assert (frame.split == "train").sum() == 37
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == [".lock"]
 
 
 def test_repeated_texts_are_kept_once_and_never_on_both_sides(tmp_path, capsys):

@@ -163,7 +163,7 @@ def test_the_other_ramp_is_a_variant_of_its_own(folders, shards, tmp_path):
 
 
 def test_the_table_names_its_checkpoint_and_its_status(folders):
-    metadata = tables.read_metadata(folders["log"] / "evaluation.parquet")
+    metadata = tables.read_metadata(folders["log"] / "evaluation.parquet", "evaluation")
     card = json.loads(metadata["card"])
     assert metadata["status"] == "finished"
     assert card["stage"] == "evaluate"
@@ -178,7 +178,7 @@ def test_a_diverged_run_gives_an_empty_table_that_says_so(shards, tmp_path):
     found = evaluate("log", tmp_path, shards, tmp_path / "evaluation.parquet", of=hot)
     assert found.empty
     status = json.loads((tmp_path / "run.json").read_text())["status"]
-    assert tables.read_metadata(tmp_path / "evaluation.parquet")["status"] == status
+    assert tables.read_metadata(tmp_path / "evaluation.parquet", "evaluation")["status"] == status
     assert status.startswith("diverged at step ")
 
 

@@ -22,7 +22,7 @@ def test_columns_and_frames_make_the_same_table(tmp_path):
     columns, frame = (pq.read_table(tmp_path / name) for name in ("columns.parquet", "frame.parquet"))
     assert columns.equals(frame, check_metadata=True)
     assert columns.to_pydict()["quantity"] == COLUMNS["quantity"]
-    assert read_metadata(tmp_path / "columns.parquet")["status"] == "finished"
+    assert read_metadata(tmp_path / "columns.parquet", "positions")["status"] == "finished"
 
 
 def test_a_table_without_rows_has_its_columns(tmp_path):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import zeta
 
 from causal_priors.arms import ARMS
+from causal_priors.artifacts import write_signed_json
 from causal_priors.errors import UserError
 from causal_priors.scale import Scale, Size
 from causal_priors.theory.margin import TOLERANCES, far_mass_growth, margin, margin_stage, read_margins
@@ -189,10 +190,15 @@ def test_tolerances_are_those_of_the_arm_table():
 
 def test_read_margins_refuses_a_damaged_file(tmp_path):
     path = tmp_path / "margins.json"
-    path.write_text('{"margins": {"log-margin-t050": "wide"}}')
+    margin_stage(a_scale(64), path)
+    whole = path.read_text()
+    path.write_text(whole.replace("0.52", "0.53", 1))
+    with pytest.raises(UserError, match=r"is damaged \(its digest differs\); rebuild it: snakemake"):
+        read_margins(path)
+    write_signed_json(path, {"margins": {"log-margin-t050": "wide"}})
     with pytest.raises(UserError, match="holds no margins"):
         read_margins(path)
-    with pytest.raises(UserError, match="run the stage"):
+    with pytest.raises(UserError, match="rebuild it: snakemake"):
         read_margins(tmp_path / "absent.json")
 
 

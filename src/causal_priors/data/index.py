@@ -4,19 +4,21 @@ A text that stands twice could be trained on and scored; only its first occurren
 """
 
 import hashlib
-import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from causal_priors.artifacts import writer_lock
 from causal_priors.data.corpus import read_corpus_card
 from causal_priors.data.documents import Document, corpus_files, iter_documents
 from causal_priors.data.shards import HELDOUT, TRAIN
 from causal_priors.data.split import DUPLICATE, LONG, LONG_DOCUMENTS, MOST, SHARE, hold_out
 from causal_priors.errors import refuse
 from causal_priors.progress import Progress, note
+from causal_priors.remedies import rebuild
 from causal_priors.tables import iter_table, table_writer
 
 _ROWS = 4096
@@ -43,9 +45,7 @@ def index_stage(
         shown = ", ".join(files.ignored[:5]) + (", ..." if len(files.ignored) > 5 else "")
         note(f"{folder}: {len(files.ignored)} files of other kinds are left out: {shown}")
     target = Path(index)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".index-") as temporary:
-        draft = Path(temporary) / "draft.parquet"
+    with writer_lock(target.parent), _draft_of(target) as draft:
         scan = _Scan(folder, column, draft, never)
         if expected is not None:
             _check_expected(folder, str(card), draft, expected)
@@ -56,6 +56,16 @@ def index_stage(
                 end = start + len(rows["document"])
                 append({**rows, "split": [_LABELS[label] for label in labels[start:end]]})
                 start = end
+
+
+@contextmanager
+def _draft_of(target: Path) -> Iterator[Path]:
+    """Yield the one place of the draft, so that what a killed call leaves is the next call's to replace."""
+    draft = target.with_name(f".{target.name}.draft")
+    try:
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 class _Scan:
@@ -133,5 +143,5 @@ def _check_expected(folder: str | Path, card: str, draft: Path, expected: dict[s
         found.update(zip(rows["document"], rows["sha256"], strict=True))
     if found != expected:
         wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
-        remedy = f"rebuild it: snakemake --cores all --force {card}"
+        remedy = rebuild(card)
         raise refuse("is missing, damaged or not of the corpus", file=Path(folder) / wrong[0], remedy=remedy)

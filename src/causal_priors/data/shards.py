@@ -14,6 +14,7 @@ import numpy as np
 
 from causal_priors.artifacts import digest_of, read_json, sha256_file
 from causal_priors.errors import UserError, refuse
+from causal_priors.remedies import rebuild
 from causal_priors.tables import iter_table
 
 TRAIN, HELDOUT = "train", "heldout"
@@ -105,4 +106,4 @@ def _damaged(file: Path, problem: str, folder: Path) -> UserError:
 
 
 def _remedy(folder: Path) -> str:
-    return f"rebuild it: snakemake --cores all --force {folder / CARD}"
+    return rebuild(folder / CARD)

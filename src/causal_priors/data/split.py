@@ -16,6 +16,7 @@ from causal_priors.artifacts import canonical_json, sha256_bytes
 from causal_priors.data.documents import Document, iter_documents
 from causal_priors.data.shards import HELDOUT, TRAIN
 from causal_priors.errors import refuse
+from causal_priors.remedies import rebuild, rebuild_command
 from causal_priors.tables import iter_table
 
 DUPLICATE = "duplicate"
@@ -61,7 +62,7 @@ def indexed_documents(
 
     Raises `UserError` where the corpus is no longer the one that was indexed.
     """
-    remedy = f"if the corpus was meant to change: snakemake --cores all --force {index}"
+    remedy = f"if the corpus was meant to change: {rebuild_command(index)}"
     rows = _index_rows(index)
     row = None
     for document in iter_documents(folder, column):
@@ -79,7 +80,7 @@ def indexed_documents(
 def index_totals(index: str | Path) -> dict[str, int]:
     """Return the bytes of each split in the index. Raises `UserError`."""
     totals = {TRAIN: 0, HELDOUT: 0, DUPLICATE: 0}
-    for rows in iter_table(index, "corpus"):
+    for rows in iter_table(index, "corpus", remedy=rebuild(index)):
         for size, split in zip(rows["bytes"], rows["split"], strict=True):
             totals[split] += size
     return totals
@@ -101,5 +102,5 @@ class CorpusDigest:
 
 
 def _index_rows(index: str | Path) -> Iterator[tuple[str, str, str]]:
-    for rows in iter_table(index, "corpus", remedy=f"rebuild it: snakemake --cores all --force {index}"):
+    for rows in iter_table(index, "corpus", remedy=rebuild(index)):
         yield from zip(rows["document"], rows["sha256"], rows["split"], strict=True)

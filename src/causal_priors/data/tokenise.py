@@ -24,6 +24,7 @@ from causal_priors.data.tokenizer import Tokenizer, load_tokenizer
 from causal_priors.data.windows import plan_blocks, train_lengths
 from causal_priors.errors import refuse
 from causal_priors.progress import Progress
+from causal_priors.remedies import rebuild
 from causal_priors.scale import Scale
 from causal_priors.tables import table_writer
 
@@ -54,7 +55,7 @@ def shards_stage(
     model = load_tokenizer(tokenizer)
     if model.vocabulary > scale.vocabulary:
         problem = f"has {model.vocabulary} ids, scale {scale.name} has a vocabulary of {scale.vocabulary}"
-        raise refuse(problem, file=tokenizer, remedy=f"rebuild it: snakemake --cores all --force {tokenizer}")
+        raise refuse(problem, file=tokenizer, remedy=rebuild(tokenizer))
     target = Path(out)
     with writer_lock(target):
         _sweep(target)

@@ -24,6 +24,7 @@ from causal_priors.data.shards import TRAIN
 from causal_priors.data.split import CorpusDigest, index_totals, indexed_documents
 from causal_priors.errors import refuse
 from causal_priors.progress import Progress
+from causal_priors.remedies import rebuild
 from causal_priors.scale import Scale
 
 END_OF_TEXT = "<|endoftext|>"
@@ -136,7 +137,7 @@ def save_tokenizer(tokenizer: Tokenizer, path: str | Path, origin: dict[str, str
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Return the tokenizer that `save_tokenizer` wrote. Raises `UserError` where it is missing, damaged or foreign."""
-    remedy = f"rebuild it: snakemake --cores all --force {path}"
+    remedy = rebuild(path)
     content = read_json(path, remedy=remedy)
     try:
         tokens = [base64.b64decode(token, validate=True) for token in content["tokens"]]

@@ -133,7 +133,7 @@ def score_stage(
         if (name := path.parent.name) not in names:
             continue
         parts.append(read_table(path, "evaluation")[COLUMNS])
-        if (status := read_metadata(path).get("status", FINISHED)) != FINISHED:
+        if (status := read_metadata(path, "evaluation").get("status", FINISHED)) != FINISHED:
             statuses[name] = status
         inputs.setdefault(name, {})[path.name] = sha256_file(path)
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)

@@ -7,8 +7,9 @@ from 1. `margin_stage` writes the margins that the `log-margin-*` arms train wit
 
 from pathlib import Path
 
-from causal_priors.artifacts import read_json, write_json
+from causal_priors.artifacts import read_signed_json, write_signed_json
 from causal_priors.errors import refuse
+from causal_priors.remedies import rebuild
 from causal_priors.scale import Scale
 from causal_priors.theory.window_mass import far_mass
 
@@ -61,13 +62,13 @@ def margin(window: int, n0: int, n1: int, tolerance: float) -> float:
 def margin_stage(scale: Scale, out_path: str | Path) -> None:
     """Write the margins of the registered arms at `scale`: window L/8, growth from L to 8L, L of size S.
 
-    The file holds `{"inputs": {...}, "margins": {arm: delta}}`; read it with `read_margins`.
+    The file holds `{"inputs": {...}, "margins": {arm: delta}}` and its digest; read it with `read_margins`.
     """
     length = scale.sizes["S"].train_length
     window, longest = length // 8, 8 * length
     margins = {arm: margin(window, length, longest, tolerance) for arm, tolerance in TOLERANCES.items()}
     inputs = {"size": "S", "window": window, "n0": length, "n1": longest, "tolerances": TOLERANCES}
-    write_json(out_path, {"inputs": inputs, "margins": margins})
+    write_signed_json(out_path, {"inputs": inputs, "margins": margins})
 
 
 def read_margins(path: str | Path) -> dict[str, float]:
@@ -75,8 +76,7 @@ def read_margins(path: str | Path) -> dict[str, float]:
 
     Raises `UserError` where the file is missing or damaged.
     """
-    content = read_json(path, remedy="run the stage `theory` first")
-    margins = content.get("margins") if isinstance(content, dict) else None
+    margins = read_signed_json(path, rebuild(path)).get("margins")
     if not isinstance(margins, dict) or not all(isinstance(delta, float) for delta in margins.values()):
-        raise refuse("holds no margins", file=path, remedy="delete it and run the stage `theory` again")
+        raise refuse("holds no margins", file=path, remedy=rebuild(path))
     return margins

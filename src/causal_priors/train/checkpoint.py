@@ -1,9 +1,12 @@
 """A finished run on disk: its weights, its logs, and `run.json`, written last.
 
-`run.json` is the commit point: a folder without it holds no run. It names every other file by sha256, and whoever uses
-the run checks them first, so a torn, damaged or swapped checkpoint ends in an error and never in a number.
+`run.json` is the commit point: a folder without it holds no run. It names every other file by sha256 and bears a digest
+of its own, and whoever uses the run checks them first, so a torn, damaged or swapped checkpoint ends in an error and
+never in a number. A finished run is also kept as hard links in a folder that no rule of the pipeline declares: Snakemake
+deletes the outputs of a job that it did not see end, before it starts the job again.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +17,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor
 
+from causal_priors import remedies
 from causal_priors.arms import Arm
-from causal_priors.artifacts import atomic_path, read_json, sha256_bytes, sha256_file
+from causal_priors.artifacts import atomic_path, read_signed_json, sha256_bytes, sha256_file
 from causal_priors.errors import UserError, refuse
 from causal_priors.model import Transformer
 from causal_priors.runs import Run
@@ -23,6 +27,8 @@ from causal_priors.scale import Scale
 
 MODEL, LOSSES, POSITIONS = "model.safetensors", "losses.parquet", "positions.parquet"
 CARD, TIMING = "run.json", "timing.json"
+# In the order in which they are written.
+FILES = (MODEL, LOSSES, POSITIONS, CARD)
 FINISHED = "finished"
 
 
@@ -107,11 +113,9 @@ def read_checkpoint(run: Run, scale: Scale, arm: Arm, folder: Path) -> Checkpoin
 def read_card(folder: Path) -> dict[str, Any]:
     """Return `run.json` of a run folder. Raises `UserError` where it is missing, damaged or of another form."""
     path = folder / CARD
-    card: dict[str, Any] = read_json(path, rebuild(folder))
-    whole = (
-        isinstance(card, dict)
-        and isinstance(card.get("status"), str)
-        and all(isinstance(card.get(key), dict) for key in ("inputs", "outputs", "parameters"))
+    card = read_signed_json(path, rebuild(folder))
+    whole = isinstance(card.get("status"), str) and all(
+        isinstance(card.get(key), dict) for key in ("inputs", "outputs", "parameters")
     )
     if not whole:
         raise refuse("is not the card of a training run", file=path, remedy=rebuild(folder))
@@ -130,9 +134,38 @@ def is_committed(folder: Path, request: Mapping[str, Any]) -> bool:
         return False
 
 
+def keep(folder: Path, kept: Path) -> None:
+    """Keep the committed run in `folder` as hard links in `kept`, which cost no space."""
+    try:
+        for name in FILES:
+            (kept / name).unlink(missing_ok=True)
+            os.link(folder / name, kept / name)
+    except OSError:
+        # A file system without links: a run whose outputs get lost is then trained again.
+        drop(kept)
+
+
+def drop(kept: Path) -> None:
+    """Remove what `keep` made."""
+    for name in FILES:
+        (kept / name).unlink(missing_ok=True)
+
+
+def take_back(folder: Path, kept: Path, request: Mapping[str, Any]) -> bool:
+    """Put the run that `keep` kept back into `folder`, and say so, if it is whole and has the entries of `request`."""
+    if not is_committed(kept, request):
+        return False
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
+    for name in FILES:
+        os.utime(kept / name)
+        os.link(kept / name, folder / name)
+    return True
+
+
 def rebuild(folder: Path) -> str:
     """Return the advice that ends an error about a run folder."""
-    return f"rebuild it: snakemake --cores all --force {folder / CARD}"
+    return remedies.rebuild(folder / CARD)
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,6 @@ killed at any moment and called again ends with the same weights and logs, bit f
 
 import math
 import resource
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from causal_priors import runcard
 from causal_priors.arms import Arm
-from causal_priors.artifacts import digest_of, write_json, writer_lock
+from causal_priors.artifacts import digest_of, write_json, write_signed_json, writer_lock
 from causal_priors.data.batches import training_batch
 from causal_priors.data.shards import Shards, open_shards
 from causal_priors.model import Transformer
@@ -30,7 +29,7 @@ from causal_priors.tables import write_table
 from causal_priors.train import checkpoint
 from causal_priors.train.determinism import settle
 from causal_priors.train.optimizer import FlatAdamW, learning_rate
-from causal_priors.train.resume import TrainingState, load_state, save_state
+from causal_priors.train.resume import TrainingState, load_state, remove_state, save_state
 from causal_priors.train.signals import StopRequest
 
 WORK = "work"
@@ -38,6 +37,8 @@ WORK = "work"
 _POSITION_LOGS = 50
 # A save may take at most this share of the time between saves.
 _SAVE_SHARE = 0.02
+# A loss this many times that of a uniform guess has diverged, though it is a number.
+_RUNAWAY = 4.0
 
 
 def train_stage(
@@ -54,10 +55,10 @@ def train_stage(
 ) -> None:
     """Train `run` into the folder `out`, continuing from `out/work` where a state of the same run lies.
 
-    `save_seconds` is the time between resume states (0: every step); it changes no result. A non-finite loss or
-    gradient ends the run with the weights before that step and the status "diverged at step k". Raises `UserError`
-    where another process writes to `out` or a file cannot be written, `SystemExit(128 + signal)` after SIGTERM or
-    SIGINT.
+    `save_seconds` is the time between resume states (0: every step); it changes no result. A loss or gradient that is not
+    finite, and a loss above four times that of a uniform guess, end the run with the weights before that step and the
+    status "diverged at step k". Raises `UserError` where another process writes to `out` or a file cannot be written,
+    `SystemExit(128 + signal)` after SIGTERM or SIGINT.
     """
     startup = time.process_time()
     settle(device)
@@ -68,6 +69,10 @@ def train_stage(
             note(f"{name}: is complete in {out}; nothing to do")
             return
         _sweep(out)
+        if checkpoint.take_back(out, out / WORK, request):
+            note(f"{name}: was finished already, and is put back into {out}")
+            return
+        checkpoint.drop(out / WORK)
         given = request["parameters"]["margins"]
         model = checkpoint.build_model(run, scale, arm, given).to(device)
         trainer = _Trainer(
@@ -77,7 +82,8 @@ def train_stage(
         with StopRequest() as stop:
             trainer.train(stop)
         trainer.commit(out, request, startup)
-        shutil.rmtree(out / WORK, ignore_errors=True)
+        checkpoint.keep(out, out / WORK)
+        remove_state(out / WORK)
 
 
 def _request(run: Run, scale: Scale, arm: Arm, shards: Path, code: str, margins: Path | None) -> dict[str, Any]:
@@ -203,7 +209,7 @@ class _Trainer:
         values: list[float] = torch.stack((loss.detach(), self.optimizer.gradient_norm())).tolist()
         rate = learning_rate(self.size, step)
         self.state.losses.append((values[0], rate, values[1]))
-        if not all(map(math.isfinite, values)):
+        if not all(map(math.isfinite, values)) or values[0] > _RUNAWAY * math.log(self.scale.vocabulary):
             self.state.diverged_at = step
             return
         self.optimizer.update(rate, values[1])
@@ -244,7 +250,7 @@ class _Trainer:
             "final_loss": finite[-1] if finite else None,
             "parameter_counts": checkpoint.parameter_counts(self.model),
         }
-        write_json(out / checkpoint.CARD, {**card, **request, **result})
+        write_signed_json(out / checkpoint.CARD, {**card, **request, **result})
 
     def _losses_rows(self) -> dict[str, Any]:
         loss, rate, norm = zip(*self.state.losses, strict=True)

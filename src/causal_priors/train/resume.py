@@ -52,6 +52,11 @@ def save_state(state: TrainingState, folder: Path, fingerprint: dict[str, Any]) 
         save_file(tensors, temporary, metadata={"state": canonical_json(header).decode()})
 
 
+def remove_state(folder: Path) -> None:
+    """Remove the state in `folder`, if there is one: its run is committed."""
+    (folder / STATE_FILE).unlink(missing_ok=True)
+
+
 def load_state(folder: Path, fingerprint: dict[str, Any]) -> tuple[TrainingState | None, str]:
     """Return the state in `folder` and "", or None and the reason in words ("" where there simply is none)."""
     path = folder / STATE_FILE

@@ -4,7 +4,11 @@ Anything a person can cause (a typo, a damaged file, a full disk) is raised as `
 the key, the value and the remedy. The command line prints it in one line and exits with 2; every other exception is a bug.
 """
 
+import re
 from pathlib import Path
+
+_LONGEST_VALUE = 300
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class UserError(Exception):
@@ -21,12 +25,17 @@ def refuse(
 ) -> UserError:
     """Build a `UserError` reading `file: key = value: problem; remedy`.
 
-    Returns the error, so that the caller's `raise refuse(...)` shows control flow to readers and type checkers.
+    Returns the error, so that the caller's `raise refuse(...)` shows control flow to readers and type checkers. A long
+    value is cut, and control characters (which a file's name may hold) are spelled out: an error is one short line.
     """
     parts = [] if file is None else [str(file)]
+    shown = "" if value is ... else repr(value)
+    if len(shown) > _LONGEST_VALUE:
+        shown = f"{shown[: _LONGEST_VALUE // 2]} ... {shown[-_LONGEST_VALUE // 4 :]}"
     if key is not None:
-        parts.append(key if value is ... else f"{key} = {value!r}")
+        parts.append(key if value is ... else f"{key} = {shown}")
     elif value is not ...:
-        parts.append(repr(value))
+        parts.append(shown)
     text = ": ".join([*parts, problem])
-    return UserError(f"{text}; {remedy}" if remedy else text)
+    text = f"{text}; {remedy}" if remedy else text
+    return UserError(_CONTROL.sub(lambda found: ascii(found[0])[1:-1], text))

@@ -3,10 +3,9 @@
 import argparse
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from causal_priors.cli.options import Add, study_options
+from causal_priors.cli.options import Add, positive, results_option, study_options
 
 if TYPE_CHECKING:
     from causal_priors.study import Study
@@ -16,9 +15,17 @@ def register(add: Add) -> None:
     """Declare the commands."""
     sub = add("status", _status, "print the run matrix: what is done, running, stopped, failed and waiting")
     study_options(sub)
-    sub.add_argument("--results", type=Path, default=Path("results"), help="folder of all studies")
+    results_option(sub)
     sub.add_argument("--watch", action="store_true", help="print it again until all is done, or until Ctrl-C")
     sub.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="pause of --watch (default: 5)")
+
+    sub = add("plan", _plan, "print what a study costs: runs, tokens, FLOPs, disk and hours, before anything is spent")
+    study_options(sub)
+    results_option(sub)
+    speed = sub.add_mutually_exclusive_group()
+    speed.add_argument("--rate", type=positive, metavar="TOKENS_PER_S", help="speed of training rope at size S")
+    speed.add_argument("--flops", type=positive, metavar="RATE", help="sustained FLOP/s of one device, as 2e14")
+    sub.add_argument("--devices", type=int, default=1, metavar="N", help="runs at a time, for the days (default: 1)")
 
 
 def study_of(options: argparse.Namespace) -> "Study":
@@ -47,3 +54,14 @@ def _status(options: argparse.Namespace) -> None:
         if finished or not options.watch:
             return
         time.sleep(max(0.5, options.every))
+
+
+def _plan(options: argparse.Namespace) -> None:
+    from causal_priors.report.plan import given_speed, measured_speed, plan_text
+
+    study = study_of(options)
+    if options.rate or options.flops:
+        speed = given_speed(study, rate=options.rate, flops=options.flops)
+    else:
+        speed = measured_speed(study)
+    print(plan_text(study, speed, max(1, options.devices)), end="")

@@ -35,6 +35,19 @@ def study_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--preregistration", default="preregistration", help="folder of the sealed protocols")
 
 
+def results_option(sub: argparse.ArgumentParser) -> None:
+    """Add the folder under which each scale has its own."""
+    sub.add_argument("--results", type=Path, default=Path("results"), help="folder of all studies (default: results)")
+
+
+def positive(text: str) -> float:
+    """Read a number above zero."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
 def packed_option(sub: argparse.ArgumentParser) -> None:
     """Add `--packed`."""
     sub.add_argument("--packed", action="store_true", help="allow evaluation blocks across document borders")

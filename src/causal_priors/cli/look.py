@@ -60,8 +60,6 @@ def _plan(options: argparse.Namespace) -> None:
     from causal_priors.report.plan import given_speed, measured_speed, plan_text
 
     study = study_of(options)
-    if options.rate or options.flops:
-        speed = given_speed(study, rate=options.rate, flops=options.flops)
-    else:
-        speed = measured_speed(study)
+    given = options.rate or options.flops
+    speed = given_speed(study, rate=options.rate, flops=options.flops) if given else measured_speed(study)
     print(plan_text(study, speed, max(1, options.devices)), end="")

@@ -8,7 +8,7 @@ order of rows cannot matter.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -113,15 +113,8 @@ class Observations:
         self, run: Run, stage: str, variant: str, metric: Metric, length: int, blocks: str, rows_in: Range
     ) -> Scored:
         cell = self._cell(run, stage, variant, metric, length, rows_in)
-        block, _, number, count = cell.place.T
-        chosen = np.ones(len(block), dtype=bool)
-        if blocks != "all":
-            chosen &= block % 2 == (0 if blocks == "even" else 1)
-        if metric.positions == "beyond":
-            chosen &= number >= 1
-        if not chosen.any():
-            raise NotEvaluatedError(f"run {run.name(self.scale)} has no {blocks} blocks")
-        value, weight = cell.value[chosen], count[chosen]
+        chosen = self._chosen(cell, run, metric, blocks)
+        value, weight = cell.value[chosen], cell.place[chosen, 3]
         tokens = length * run.train_length(self.scale)
         return Scored(
             value=math.fsum(value * weight) / float(weight.sum()),
@@ -130,6 +123,40 @@ class Observations:
             layout=cell.place.tobytes(),
             rows=cell.value.tobytes(),
         )
+
+    def per_block(
+        self, run: Run, stage: str, variant: str, metric: Metric, length: int, blocks: str
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the numbers of the blocks and the mean of `metric` in each, for what `scored` averages.
+
+        Every block holds as many targets, so the mean of the means is the scored one, rounding apart. Raises
+        `NotEvaluatedError` where the cell is not whole; ranges are left to `scored`.
+        """
+        cell = self._cell(run, stage, variant, metric, length, (-math.inf, math.inf))
+        chosen = self._chosen(cell, run, metric, blocks)
+        numbers, at = np.unique(cell.place[chosen, 0], return_inverse=True)
+        value, weight = cell.value[chosen], cell.place[chosen, 3]
+        means = np.bincount(at, value * weight) / np.bincount(at, weight)
+        if metric.minus_at is None:
+            return numbers, means
+        base = self.per_block(run, stage, variant, replace(metric, minus_at=None), metric.minus_at, blocks)
+        if not np.array_equal(numbers, base[0]):
+            raise NotEvaluatedError(
+                f"run {run.name(self.scale)} has other blocks at {length} L and {metric.minus_at} L"
+            )
+        return numbers, means - base[1]
+
+    def _chosen(self, cell: _Cell, run: Run, metric: Metric, blocks: str) -> NDArray[np.bool_]:
+        """Rows of a cell that a metric averages on these blocks."""
+        block, _, number, _ = cell.place.T
+        chosen = np.ones(len(block), dtype=bool)
+        if blocks != "all":
+            chosen &= block % 2 == (0 if blocks == "even" else 1)
+        if metric.positions == "beyond":
+            chosen &= number >= 1
+        if not chosen.any():
+            raise NotEvaluatedError(f"run {run.name(self.scale)} has no {blocks} blocks")
+        return chosen
 
     def _cell(self, run: Run, stage: str, variant: str, metric: Metric, length: int, rows_in: Range) -> _Cell:
         name, train_length = run.name(self.scale), run.train_length(self.scale)

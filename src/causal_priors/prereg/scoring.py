@@ -99,7 +99,7 @@ def score(
     observations = Observations(frame, scale, registered_runs(protocols), statuses)
     for protocol in protocols:
         for test in protocol.tests if experiment in {None, protocol.id} else ():
-            finding = _find(test, protocol, observations, implemented)
+            finding = find(test, protocol, observations, implemented)
             remarks = [asdict(item) for item in amendments.get(protocol.id, ()) if test.id in item.tests]
             files = _files(test, protocol, scale, inputs)
             verdicts.append(_verdict(test, protocol, scale, finding, seals[protocol.id], files, remarks))
@@ -124,19 +124,13 @@ def score_stage(
     if experiment is not None and experiment not in seals:
         remedy = f"registered are {', '.join(seals)}"
         raise refuse("is not an experiment", key="experiment", value=experiment, remedy=remedy)
+    # A run's folder carries its name; folders that no protocol names (arms of one's own) are left alone.
     names = {run.name(scale) for run in registered_runs(protocols)}
-    parts: list[pd.DataFrame] = []
-    statuses: dict[str, str] = {}
+    chosen = sorted(path for path in evaluations if path.parent.name in names)
+    frame, statuses = read_results(chosen)
     inputs: dict[str, dict[str, str]] = {}
-    for path in sorted(evaluations):
-        # A run's folder carries its name; folders that no protocol names (arms of one's own) are left alone.
-        if (name := path.parent.name) not in names:
-            continue
-        parts.append(read_table(path, "evaluation")[COLUMNS])
-        if (status := read_metadata(path, "evaluation").get("status", FINISHED)) != FINISHED:
-            statuses[name] = status
-        inputs.setdefault(name, {})[path.name] = sha256_file(path)
-    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
+    for path in chosen:
+        inputs.setdefault(path.parent.name, {})[path.name] = sha256_file(path)
     verdicts = score(
         protocols,
         frame,
@@ -156,9 +150,22 @@ def score_stage(
     write_json(out / "verdicts.json", records)
 
 
-def _find(
-    test: RegisteredTest, protocol: Protocol, observations: Observations, implemented: Collection[str]
-) -> Finding:
+def read_results(evaluations: Sequence[Path]) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return the rows of tables of kind "evaluation" in their run folders, and the runs without a result, with why.
+
+    Raises `UserError` for a damaged table.
+    """
+    parts: list[pd.DataFrame] = []
+    statuses: dict[str, str] = {}
+    for path in evaluations:
+        parts.append(read_table(path, "evaluation")[COLUMNS])
+        if (status := read_metadata(path, "evaluation").get("status", FINISHED)) != FINISHED:
+            statuses[path.parent.name] = status
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS), statuses
+
+
+def find(test: RegisteredTest, protocol: Protocol, observations: Observations, implemented: Collection[str]) -> Finding:
+    """Return what `test` finds; `not evaluated`, with the reason, where something it needs is not there."""
     runs = rule_runs(test.rule, protocol)
     if unknown := [arm for arm in dict.fromkeys(run.arm for run in runs) if arm not in implemented]:
         return Finding(NOT_EVALUATED, f"{'arm' if len(unknown) == 1 else 'arms'} {', '.join(unknown)} not implemented")

@@ -80,11 +80,11 @@ def load_config(data: Any, file: str | Path) -> Config:
 
 def scale_file(name: str) -> Path:
     """Path of the scale called `name`. Raises `UserError` naming the known ones."""
-    path = SCALES / f"{name}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in SCALES.glob("*.yaml")))
-        raise refuse("is not a scale", key="scale", value=name, remedy=f"known scales: {known}")
-    return path
+    # Looked up and not opened: a name with `..` in it leads nowhere.
+    known = {file.stem: file for file in sorted(SCALES.glob("*.yaml"))}
+    if name not in known:
+        raise refuse("is not a scale", key="scale", value=name, remedy=f"known scales: {', '.join(known)}")
+    return known[name]
 
 
 def load_scale(path: str | Path) -> Scale:

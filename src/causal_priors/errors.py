@@ -15,6 +15,12 @@ class UserError(Exception):
     """A mistake or a fault outside the program, told in one line."""
 
 
+def shown(value: object) -> str:
+    """Return `value` as an error shows it: its `repr`, cut where that is long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]} ..."
+
+
 def refuse(
     problem: str,
     *,
@@ -29,13 +35,10 @@ def refuse(
     value is cut, and control characters (which a file's name may hold) are spelled out: an error is one short line.
     """
     parts = [] if file is None else [str(file)]
-    shown = "" if value is ... else repr(value)
-    if len(shown) > _LONGEST_VALUE:
-        shown = f"{shown[: _LONGEST_VALUE // 2]} ... {shown[-_LONGEST_VALUE // 4 :]}"
     if key is not None:
-        parts.append(key if value is ... else f"{key} = {shown}")
+        parts.append(key if value is ... else f"{key} = {shown(value)}")
     elif value is not ...:
-        parts.append(shown)
+        parts.append(shown(value))
     text = ": ".join([*parts, problem])
     text = f"{text}; {remedy}" if remedy else text
     return UserError(_CONTROL.sub(lambda found: ascii(found[0])[1:-1], text))

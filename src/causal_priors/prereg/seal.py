@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from causal_priors.artifacts import digest_of, read_json, write_json, write_text
-from causal_priors.errors import UserError, refuse
+from causal_priors.errors import UserError, refuse, shown
 from causal_priors.prereg.decidable import check_decidable
 from causal_priors.prereg.ledger import (
     AMENDMENTS,
@@ -152,7 +152,7 @@ def changed_keys(sealed: Any, current: Any, key: str = "") -> Iterator[str]:
         # The star marks rows whose order counts.
         yield from changed_keys(named, others, f"{key}*")
     elif sealed != current or type(sealed) is not type(current):
-        yield f"{key} (sealed {sealed!r}, now {current!r})"
+        yield f"{key} (sealed {shown(sealed)}, now {shown(current)})"
 
 
 def _by_name(rows: Any) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from snakemake.utils import min_version
 
 from causal_priors.codedigest import code_digest
 from causal_priors.data.documents import corpus_files
+from causal_priors.driver import claim
 from causal_priors.errors import UserError
 from causal_priors.study import load_study, use_this_checkout
 from causal_priors.yamlfile import load_yaml
@@ -52,6 +53,10 @@ rule all:
 # after a hundred jobs it spends a third of a core on looking. Jobs here take seconds, so there is nothing to limit.
 onstart:
     workflow.scheduler.job_rate_limiter = None
+    try:
+        claim(OUT)
+    except UserError as error:
+        refuse_to_start(error)
 
 
 # The table is the last thing a reader sees: the whole study's, or those of the experiments that were asked for. `make`

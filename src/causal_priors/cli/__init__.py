@@ -6,15 +6,19 @@ are those of `EXIT_CODES`.
 """
 
 import argparse
+import errno
 import fcntl
 import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import TextIO
 
+from causal_priors import driver
 from causal_priors.cli import benches, data, look, runs, verdicts
 from causal_priors.cli.options import Command
 from causal_priors.errors import UserError
@@ -23,6 +27,10 @@ EXIT_CODES = """exit codes:
   0        done; a registered test that fails is a result, and exits 0 too
   2        a mistake or a fault that one line on stderr explains, with the remedy
   128 + n  stopped by signal n, with the work saved; the same command continues"""
+_STOPPED = "stopped by {}; what was finished is kept, the same command goes on"
+_MEMORY_REMEDY = "run fewer jobs at a time (--cores), or raise the limit; earlier files are untouched"
+# How torch says on a CPU and on a GPU, and Python of a thread, that there is no memory left.
+_MEMORY_TEXTS = ("can't allocate memory", "not enough memory", "out of memory", "can't start new thread")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,19 +49,61 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, terminal: TextIO | None = None) -> int:
     command: Command = options.command
+    before = signal.signal(signal.SIGTERM, _stop)
     try:
+        driver.follow()
         command(options)
-    except UserError as error:
-        for stream in filter(None, (sys.stderr, terminal)):
-            print(f"error: {error}", file=stream, flush=True)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped by SIGINT", file=sys.stderr, flush=True)
-        return 128 + signal.SIGINT
     except BrokenPipeError:
         # The reader of a pipe has seen enough (`... | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except UserError as error:
+        return _say(f"error: {error}", terminal, 2)
+    except _StopSignal:
+        return _say(_STOPPED.format("SIGTERM"), terminal, 128 + signal.SIGTERM)
+    except KeyboardInterrupt:
+        return _say(_STOPPED.format("SIGINT"), terminal, 128 + signal.SIGINT)
+    except SystemExit as stopped:
+        # Training has told its log how far it came.
+        if terminal and isinstance(stopped.code, int) and stopped.code > 128:
+            print(_STOPPED.format(signal.Signals(stopped.code - 128).name), file=terminal, flush=True)
+        raise
+    except (MemoryError, RuntimeError) as error:
+        if not _lacks_memory(error):
+            raise
+        return _say(f"error: there is not enough memory ({_first_line(error)}); {_MEMORY_REMEDY}", terminal, 2)
+    except OSError as error:
+        # What is written whole says so itself; this is a log or a pipe.
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO):
+            raise
+        return _say(f"error: {error.filename or 'a log'}: cannot be written ({error.strerror})", terminal, 2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 0
+
+
+class _StopSignal(BaseException):
+    """SIGTERM, where no training loop is there to note it."""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _StopSignal
+
+
+def _say(line: str, terminal: TextIO | None, code: int) -> int:
+    """Print the one line of a failure to the log and to the terminal, and return the exit code."""
+    for stream in filter(None, (sys.stderr, terminal)):
+        # The log may be on the disk that is full.
+        with suppress(OSError):
+            print(line, file=stream, flush=True)
+    return code
+
+
+def _lacks_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or any(text in str(error) for text in _MEMORY_TEXTS)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
 def _redirect(log: Path) -> TextIO:

@@ -27,6 +27,16 @@ def register(add: Add) -> None:
     speed.add_argument("--flops", type=positive, metavar="RATE", help="sustained FLOP/s of one device, as 2e14")
     sub.add_argument("--devices", type=int, default=1, metavar="N", help="runs at a time, for the days (default: 1)")
 
+    sub = add("show", _show, "print one experiment: question, runs, tests, thresholds, seal and verdicts")
+    sub.add_argument("experiment", help="id of a registered experiment, e.g. 0003")
+    study_options(sub)
+    results_option(sub)
+
+    sub = add("explain", _explain, "say in plain words what a test claims, on which windows, and why it holds or fails")
+    sub.add_argument("test", help="id of a registered test, e.g. 0003-a")
+    study_options(sub)
+    results_option(sub)
+
 
 def study_of(options: argparse.Namespace) -> "Study":
     """Return the study that the options name: the default config, but its scale, register and results.
@@ -63,3 +73,26 @@ def _plan(options: argparse.Namespace) -> None:
     given = options.rate or options.flops
     speed = given_speed(study, rate=options.rate, flops=options.flops) if given else measured_speed(study)
     print(plan_text(study, speed, max(1, options.devices)), end="")
+
+
+def _show(options: argparse.Namespace) -> None:
+    from causal_priors.report.jobs import run_jobs
+    from causal_priors.report.register import find_experiment, read_records
+    from causal_priors.report.show import show_text
+
+    study = study_of(options)
+    entry = find_experiment(study.config.preregistration, options.experiment)
+    records = read_records(study.folder, entry.protocol.id)
+    jobs = dict(run_jobs(study))
+    print(show_text(entry.protocol, entry.seal, entry.amendments, study.scale, jobs, records), end="")
+
+
+def _explain(options: argparse.Namespace) -> None:
+    from causal_priors.report.explain import explain_text
+    from causal_priors.report.register import find_test, read_records
+
+    study = study_of(options)
+    entry, test = find_test(study.config.preregistration, options.test)
+    records = {record["test_id"]: record for record in read_records(study.folder, entry.protocol.id)}
+    text = explain_text(test, entry.protocol, entry.seal, study.scale, records.get(test.id), entry.ledger)
+    print(text, end="")

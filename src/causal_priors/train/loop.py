@@ -65,12 +65,12 @@ def train_stage(
     request = _request(run, scale, arm, shards, code, margins)
     name = run.name(scale)
     with writer_lock(out):
-        if checkpoint.is_committed(out, request):
-            note(f"{name}: is complete in {out}; nothing to do")
-            return
-        _sweep(out)
-        if checkpoint.take_back(out, out / WORK, request):
-            note(f"{name}: was finished already, and is put back into {out}")
+        whole = checkpoint.is_committed(out, request)
+        if not whole:
+            _sweep(out)
+        if whole or checkpoint.take_back(out, out / WORK, request):
+            remove_state(out / WORK)
+            note(f"{name}: is complete in {out}; {'nothing to do' if whole else 'its files are put back'}")
             return
         checkpoint.drop(out / WORK)
         given = request["parameters"]["margins"]

@@ -14,16 +14,17 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save_file
+from safetensors.torch import load
 from torch import Tensor
 
 from causal_priors import remedies
 from causal_priors.arms import Arm
-from causal_priors.artifacts import atomic_path, read_signed_json, sha256_bytes, sha256_file
+from causal_priors.artifacts import read_signed_json, sha256_bytes, sha256_file
 from causal_priors.errors import UserError, refuse
 from causal_priors.model import Transformer
 from causal_priors.runs import Run
 from causal_priors.scale import Scale
+from causal_priors.train.tensorfile import write_tensors
 
 MODEL, LOSSES, POSITIONS = "model.safetensors", "losses.parquet", "positions.parquet"
 CARD, TIMING = "run.json", "timing.json"
@@ -41,8 +42,7 @@ def build_model(run: Run, scale: Scale, arm: Arm, margins: Mapping[str, float] |
 def save_weights(model: Transformer, path: Path) -> None:
     """Write the model's weights as safetensors, whole or not at all."""
     weights = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
-    with atomic_path(path) as temporary:
-        save_file(weights, temporary, metadata={"format": "pt"})
+    write_tensors(path, weights, {"format": "pt"})
 
 
 def parameter_counts(model: Transformer) -> dict[str, int]:

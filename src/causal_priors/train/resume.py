@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from causal_priors.artifacts import atomic_path, canonical_json
+from causal_priors.artifacts import canonical_json
+from causal_priors.train.tensorfile import write_tensors
 
 STATE_FILE = "state.safetensors"
 
@@ -47,9 +47,7 @@ def save_state(state: TrainingState, folder: Path, fingerprint: dict[str, Any]) 
     tensors["positions"] = torch.tensor(state.positions, dtype=torch.float64).reshape(len(state.positions), columns)
     header: dict[str, Any] = {"step": state.step, "diverged_at": state.diverged_at, "fingerprint": fingerprint}
     header["digest"] = _digest(tensors, header)
-    with atomic_path(folder / STATE_FILE) as temporary:
-        # One metadata key: safetensors does not fix the order of several.
-        save_file(tensors, temporary, metadata={"state": canonical_json(header).decode()})
+    write_tensors(folder / STATE_FILE, tensors, {"state": canonical_json(header).decode()})
 
 
 def remove_state(folder: Path) -> None:

@@ -5,7 +5,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from causal_priors.cli.options import Add, positive, results_option, study_options
+from causal_priors.cli.options import Add, positive, results_option, scale_option, study_options
 
 if TYPE_CHECKING:
     from causal_priors.study import Study
@@ -35,6 +35,12 @@ def register(add: Add) -> None:
     sub = add("explain", _explain, "say in plain words what a test claims, on which windows, and why it holds or fails")
     sub.add_argument("test", help="id of a registered test, e.g. 0003-a")
     study_options(sub)
+    results_option(sub)
+
+    sub = add("compare", _compare, "set two runs, or two scales, side by side")
+    sub.add_argument("a", metavar="A", help="a finished run, a scale, or the folder of either")
+    sub.add_argument("b", metavar="B", help="what it is compared with")
+    scale_option(sub)
     results_option(sub)
 
 
@@ -96,3 +102,9 @@ def _explain(options: argparse.Namespace) -> None:
     records = {record["test_id"]: record for record in read_records(study.folder, entry.protocol.id)}
     text = explain_text(test, entry.protocol, entry.seal, study.scale, records.get(test.id), entry.ledger)
     print(text, end="")
+
+
+def _compare(options: argparse.Namespace) -> None:
+    from causal_priors.report.versus import compare_text
+
+    print(compare_text(options.a, options.b, options.results, options.scale), end="")

@@ -52,9 +52,9 @@ def explain_text(
     text += _part(f"Measured, at scale {scale.name}", _windows(test, protocol, scale))
     if record is None:
         call = f"snakemake --cores all --config scale={scale.name} -- experiment_{protocol.id}"
-        return "\n".join([*text, *_wrap(f"There is no verdict at scale {scale.name} yet. To get one: {call}")]) + "\n"
+        return "\n".join([*text, f"There is no verdict at scale {scale.name} yet. To get one:", f"  {call}"]) + "\n"
     text += _part(f"What came out at scale {scale.name}", _outcome(test, record))
-    text += _table(record["observed"])
+    text += _table(test, record["observed"])
     text += _part("How to take it", _context(test, record, scale))
     if record["seal_digest"] != seal["digest"]:
         text += _wrap(f"Take care: this verdict was scored against another seal ({record['seal_digest'][:12]}).")
@@ -75,7 +75,7 @@ def _wrap(text: str, indent: str = "") -> list[str]:
 def _windows(test: RegisteredTest, protocol: Protocol, scale: Scale) -> list[str]:
     """Which quantity, of which checkpoints, on which windows and targets."""
     rule, metric = test.rule, protocol.metrics[test.rule.metric]
-    found = [f"{metric.name}, in {metric.unit}. {metric.meaning}"]
+    found = [f"{metric.name} ({metric.unit}). {metric.meaning}"]
     if isinstance(rule, DirectionEveryCheckpoint):
         edits = {edit for edit, _ in rule.edits}
         runs = [item.run for item in protocol.interventions if item.edit in edits]
@@ -202,8 +202,8 @@ def _beside(row: Mapping[str, Any]) -> str:
     return f"was not evaluated ({row['reason']})" if row["outcome"] == NOT_EVALUATED else str(row["outcome"])
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Every observed value, in columns: what it is of, the two values or value and bound, the difference."""
+def _table(test: RegisteredTest, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Every observed value, in columns: what it is of, the two values or value and bound, the difference, a remark."""
     if not rows:
         return []
     edits = "edit" in rows[0]
@@ -211,12 +211,27 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     labels = ("before", "after", "change") if edits else ("comparator", "arm", "difference")
     if not edits and "comparator" not in rows[0]:
         high, low, labels = "value", "threshold", ("bound", "value", "room")
-    lines = [f"  {'':<44}" + "".join(f"{label:>12}" for label in labels)]
-    for row in rows:
-        what = f"{row['edit']} of {row['run']}" if edits else _short(row)
+    names = [f"{row['edit']} of {row['run']}" if edits else _short(row) for row in rows]
+    width = max(map(len, names))
+    lines = [f"  {'':<{width}}" + "".join(f"{label:>12}" for label in labels)]
+    for name, row in zip(names, rows, strict=True):
         numbers = (f"{row[low]:.5f}", f"{row[high]:.5f}", _number(row["difference"]))
-        lines.append(f"  {what:<44}" + "".join(f"{number:>12}" for number in numbers))
+        cells = "".join(f"{number:>12}" for number in numbers)
+        lines.append(f"  {name:<{width}}{cells}  {_remark(test, row)}".rstrip())
     return [*lines, ""]
+
+
+def _remark(test: RegisteredTest, row: Mapping[str, Any]) -> str:
+    """What keeps a row from being as the test demands; nothing where it is."""
+    rule = test.rule
+    match rule:
+        case DirectionEveryCheckpoint():
+            return "" if row["as_predicted"] else "other way" if row["resolved"] else "unresolved"
+        case AtMostEverySeed():
+            return "" if row["difference"] >= 0 else "above"
+        case _:
+            strict = isinstance(rule, FallingEverySeed)
+            return "" if _reaches(row["difference"], rule.threshold, strict) else "short"
 
 
 def _short(row: Mapping[str, Any]) -> str:

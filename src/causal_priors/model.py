@@ -97,13 +97,13 @@ class Block(nn.Module):
     def forward(self, x_BTC: Tensor, far_windows: Sequence[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
         """The next residual stream, and far mass [B, H] per window asked for."""
         q_BHTD, k_BHTD, v_BHTD, prior = self.place(*self.content(x_BTC))
-        next_BTC = self.finish(x_BTC, attend(q_BHTD, k_BHTD, v_BHTD, prior, self.arm.transport))
         if not far_windows:
-            return next_BTC, {}
+            return self.finish(x_BTC, attend(q_BHTD, k_BHTD, v_BHTD, prior, self.arm.transport)), {}
         # Inside the function: training does not depend on how far mass is measured.
-        from causal_priors.attention.rows import far_mass
+        from causal_priors.attention.rows import attend_measuring
 
-        return next_BTC, far_mass(q_BHTD, k_BHTD, prior, self.arm.transport, far_windows)
+        mixed_BHTD, mass = attend_measuring(q_BHTD, k_BHTD, v_BHTD, prior, self.arm.transport, far_windows)
+        return self.finish(x_BTC, mixed_BHTD), mass
 
 
 def log_n_scale(length: int, train_length: int, like: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from causal_priors.attention.transport import (
     DistanceLogPrior,
     choose,
     interface,
+    output_and_plan_rows,
     plan_rows,
     transport_attention,
 )
@@ -263,3 +264,14 @@ def test_the_readme_example_runs_with_nothing_of_the_project(tmp_path):
     program = "import sys\nsys.modules['causal_priors'] = None\n" + example + "print(prior.coefficient_H.grad.shape)\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.stdout.strip() == "torch.Size([8])", done.stderr
+
+
+def test_output_beside_plan_rows_is_the_output():
+    """One solution for both: the output equals the operator's, and the rows asked for make the rows of it."""
+    q, k, v = random_tensors(3, 2, 3, 45, 8).unbind()
+    prior = DistanceLogPrior("log", torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64))
+    rows = torch.arange(30, 45)
+    out, plan = output_and_plan_rows(q, k, v, prior, 0.75, rows)
+    whole = transport_attention(q, k, v, log_prior=prior, strength=0.75, impl="reference")
+    torch.testing.assert_close(out, whole, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(plan @ v, whole[:, :, 30:], rtol=1e-9, atol=1e-11)

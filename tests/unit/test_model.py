@@ -310,6 +310,23 @@ def test_dispatch_says_what_it_takes(arm, shape, trains, expected):
         assert dispatch.choose(torch.zeros(shape, requires_grad=trains), bound, ARMS[arm].transport) == expected
 
 
+@pytest.mark.parametrize("length", [17, 67])
+@pytest.mark.parametrize("arm", sorted(ARMS))
+def test_measuring_far_mass_moves_no_loss(arm, length):
+    """Measured or not, the model computes the same, and far mass is what the full weights say, pair by pair."""
+    model = moved(build(arm, train_length=17)).double()
+    ids, targets = tokens(length=length)
+    with torch.no_grad():
+        losses, mass = model(ids, targets, far_windows=(5, 17))
+        torch.testing.assert_close(losses, model(ids, targets), rtol=1e-11, atol=1e-12)
+        first = model.layers[0]
+        q, k, _, prior = first.place(*first.content(model.embedding(ids)))
+        weights = attention_rows(q, k, prior, first.arm.transport, range(length))
+    for w in (5, 17):
+        expected = sum(weights[:, :, i, : max(i - w + 1, 0)].sum(-1) for i in range(length - w, length)) / w
+        torch.testing.assert_close(mass[w][0], expected, rtol=1e-9, atol=1e-12)
+
+
 def test_training_after_evaluation_in_inference_mode():
     """What inference mode computes once and remembers must still serve training."""
     model = build("log-logn", train_length=17)

@@ -76,7 +76,7 @@ class Problem:
 def _flat(x_BHTD: Tensor) -> Tensor:
     """[B, H, T, D] as contiguous [N, T, D], in float32 or wider."""
     wide = x_BHTD if x_BHTD.dtype == torch.float64 else x_BHTD.float()
-    return wide.reshape(-1, *x_BHTD.shape[-2:]).contiguous()
+    return wide.flatten(0, 1).contiguous()
 
 
 def _apply(solved: Solved, values_NSD: Tensor) -> Tensor:
@@ -235,14 +235,20 @@ def forward_with_carry(
 
 
 @torch.no_grad()
-def plan_rows(q_BHTD: Tensor, k_BHTD: Tensor, log_prior: LogPriorLike, strength: float, rows_R: Tensor) -> Tensor:
-    """Rows of the plan P [B, H, R, T], in the order asked for; every row's potential is solved first, by the block."""
+def plan_rows(
+    q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor | None, log_prior: LogPriorLike, strength: float, rows_R: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rows of the plan P [B, H, R, T], in the order asked for; with v, also the output [B, H, T, D] of all rows."""
     problem = Problem(q_BHTD, k_BHTD, _bias(q_BHTD, log_prior), strength)
     batch, heads, length, _ = q_BHTD.shape
+    v_BHTD = q_BHTD[..., :0] if v_BHTD is None else v_BHTD
+    v_NTD = _flat(v_BHTD)
+    out_NTD = torch.empty_like(v_NTD)
     plan_NRT = problem.q_NTD.new_zeros(batch * heads, len(rows_R), length)
-    for start, stop, solved, _carry in problem.solve(int(rows_R.max()) + 1):
+    for start, stop, solved, _carry in problem.solve(length if v_NTD.shape[-1] else int(rows_R.max()) + 1):
         (asked,) = torch.nonzero((rows_R >= start) & (rows_R < stop), as_tuple=True)
         inside = rows_R[asked] - start
         plan_NRT[:, asked, :stop] = solved.plan_NRS[:, inside] / solved.sums_NR[:, inside, None]
-    plan_BHRT: Tensor = plan_NRT.view(batch, heads, len(rows_R), length)
-    return plan_BHRT
+        if v_NTD.shape[-1]:
+            out_NTD[:, start:stop] = _apply(solved, v_NTD[:, :stop])
+    return plan_NRT.view(batch, heads, len(rows_R), length), out_NTD.view(v_BHTD.shape).to(v_BHTD.dtype)

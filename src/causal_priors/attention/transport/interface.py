@@ -165,11 +165,24 @@ def plan_rows(q: Tensor, k: Tensor, log_prior: LogPriorLike, strength: float, ro
 
     Solves the potentials of all rows up to the last one asked for, by the block; nothing of size T x T is held.
     """
-    strength = check_strength(strength)
     check_inputs(q, k)
+    plan_BHRT: Tensor
+    plan_BHRT, _ = blocked.plan_rows(q, k, None, log_prior, check_strength(strength), _check_rows(rows, q.shape[2]))
+    return plan_BHRT
+
+
+def output_and_plan_rows(
+    q: Tensor, k: Tensor, v: Tensor, log_prior: LogPriorLike, strength: float, rows: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Attention output [B, H, T, D] of every row, and `plan_rows`, from one solution; no gradients."""
+    check_inputs(q, k, v)
+    plan_BHRT, out_BHTD = blocked.plan_rows(q, k, v, log_prior, check_strength(strength), _check_rows(rows, q.shape[2]))
+    return out_BHTD, plan_BHRT
+
+
+def _check_rows(rows: Tensor, length: int) -> Tensor:
     if rows.dim() != 1 or len(rows) == 0 or rows.is_floating_point():
         raise ValueError(f"rows has shape {tuple(rows.shape)} and dtype {rows.dtype}: give integers [R], at least one")
-    if int(rows.min()) < 0 or int(rows.max()) >= q.shape[2]:
-        raise ValueError(f"rows run from {int(rows.min())} to {int(rows.max())}: they must lie in 0..{q.shape[2] - 1}")
-    plan_BHRT: Tensor = blocked.plan_rows(q, k, log_prior, strength, rows)
-    return plan_BHRT
+    if int(rows.min()) < 0 or int(rows.max()) >= length:
+        raise ValueError(f"rows run from {int(rows.min())} to {int(rows.max())}: they must lie in 0..{length - 1}")
+    return rows

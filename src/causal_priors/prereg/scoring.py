@@ -150,18 +150,18 @@ def score_stage(
     write_json(out / "verdicts.json", records)
 
 
-def read_results(evaluations: Sequence[Path]) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return the rows of tables of kind "evaluation" in their run folders, and the runs without a result, with why.
+def read_results(evaluations: Sequence[Path], columns: list[str] = COLUMNS) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return these columns of tables of kind "evaluation" in their run folders, and the runs without a result, with why.
 
     Raises `UserError` for a damaged table.
     """
     parts: list[pd.DataFrame] = []
     statuses: dict[str, str] = {}
     for path in evaluations:
-        parts.append(read_table(path, "evaluation")[COLUMNS])
+        parts.append(read_table(path, "evaluation")[columns])
         if (status := read_metadata(path, "evaluation").get("status", FINISHED)) != FINISHED:
             statuses[path.parent.name] = status
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS), statuses
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns), statuses
 
 
 def find(test: RegisteredTest, protocol: Protocol, observations: Observations, implemented: Collection[str]) -> Finding:

@@ -9,6 +9,7 @@ dilutes like the prior under it, and with none it dilutes. Pure NumPy, no torch:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -84,6 +85,15 @@ def classify(
     return plain
 
 
+def formula_of(part: Part, given: Mapping[str, Any]) -> tuple[Formula, dict[str, np.ndarray]] | None:
+    """Return a log-prior's function of distance and its parameters, or None where its bias is no such function.
+
+    given: as `LogPrior.parameters_report` names them.
+    """
+    family = _FAMILIES.get(part.ref, _UNKNOWN)
+    return None if family.formula is None else (family.formula, _named(family, given))
+
+
 def _as_it_is(part: Part, family: _Family, given: Mapping[str, Sequence[float]] | None) -> Classification:
     if family.formula is None:
         return Classification(None, family.condition)
@@ -94,7 +104,7 @@ def _as_it_is(part: Part, family: _Family, given: Mapping[str, Sequence[float]] 
     return Classification(bounded, YES if bounded else NO)
 
 
-def _named(family: _Family, given: Mapping[str, Sequence[float]]) -> dict[str, np.ndarray]:
+def _named(family: _Family, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
     report = family.report or {}
     return {name: np.asarray(given[key], dtype=np.float64) for name, key in report.items() if key in given}
 

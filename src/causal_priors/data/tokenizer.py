@@ -130,6 +130,7 @@ def save_tokenizer(tokenizer: Tokenizer, path: str | Path, origin: dict[str, str
         "max_piece": MAX_PIECE,
         "tokens": _as_text(tokenizer.tokens),
         "origin": origin,
+        "origin_digest": digest_of(origin),
         "digest": tokenizer.digest,
     }
     write_bytes(path, canonical_json(content) + b"\n")
@@ -142,12 +143,13 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     try:
         tokens = [base64.b64decode(token, validate=True) for token in content["tokens"]]
         kept = (content["format"], content["pattern"], content["max_piece"])
-        digest = content["digest"]
+        digest, origin = content["digest"], digest_of(content["origin"])
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
         raise refuse("is no tokenizer", file=path, remedy=remedy) from error
     if kept != (1, PATTERN, MAX_PIECE):
         raise refuse("was made by another version", file=path, remedy=remedy)
-    if digest != digest_of({"pattern": PATTERN, "max_piece": MAX_PIECE, "tokens": _as_text(tokens)}):
+    made = digest_of({"pattern": PATTERN, "max_piece": MAX_PIECE, "tokens": _as_text(tokens)})
+    if digest != made or origin != content.get("origin_digest"):
         raise refuse("is damaged (its digest differs)", file=path, remedy=remedy)
     return Tokenizer(tokens)
 

@@ -63,8 +63,10 @@ def read_corpus_card(card: str | Path) -> tuple[dict[str, str], frozenset[str]]:
     remedy = rebuild(card)
     data = read_json(card, remedy=remedy)
     try:
-        documents, never = dict(data["documents"]), frozenset(data["never_held_out"])
-    except (KeyError, TypeError, ValueError) as error:
+        documents, never = dict(data["documents"].items()), frozenset(data["never_held_out"])
+        if not all(isinstance(text, str) for text in (*documents.values(), *never)):
+            raise TypeError("names and digests are texts")
+    except (KeyError, TypeError, AttributeError) as error:
         raise refuse("is no corpus card", file=card, remedy=remedy) from error
     if unknown := sorted(never - documents.keys()):
         # The digests of documents show in their texts; this list shows nowhere else.

@@ -62,6 +62,8 @@ def open_shards(folder: str | Path) -> Shards:
             raise _damaged(path / name, f"cannot be read ({error.strerror})", path) from error
         if size != card["files"][name]["bytes"]:
             raise _damaged(path / name, f"has {size} bytes, not {card['files'][name]['bytes']}", path)
+        if name != DOCUMENTS and (size == 0 or size % DTYPE.itemsize):
+            raise _damaged(path / name, f"has {size} bytes, which are no whole ids", path)
         if sha256_file(path / name) != card["files"][name]["sha256"]:
             raise _damaged(path / name, "is damaged (its sha256 differs from the card's)", path)
     train, heldout = (np.memmap(path / FILES[split], dtype=DTYPE, mode="r") for split in (TRAIN, HELDOUT))
@@ -77,14 +79,27 @@ def opened(folder: Path) -> Shards:
 def spans(folder: str | Path, split: str) -> list[Span]:
     """Return where each document of `split` lies, in the order of the file. Raises `UserError`."""
     path = Path(folder)
+    try:
+        ids = (path / FILES[split]).stat().st_size // DTYPE.itemsize
+    except OSError as error:
+        raise _damaged(path / FILES[split], f"cannot be read ({error.strerror})", path) from error
     found = []
     for rows in iter_table(path / DOCUMENTS, "documents", remedy=_remedy(path)):
         for document, of, offset, tokens in zip(
             rows["document"], rows["split"], rows["offset"], rows["tokens"], strict=True
         ):
             if of == split:
+                if offset is None or tokens is None or not 0 <= offset <= offset + tokens <= ids:
+                    raise _damaged(path / DOCUMENTS, f"has {document} where {FILES[split]} has no ids", path)
                 found.append(Span(document, offset, tokens))
     return found
+
+
+def check_vocabulary(shards: Shards, vocabulary: int) -> None:
+    """Refuse shards with more ids than a model of `vocabulary` rows has. Raises `UserError`."""
+    if shards.card["ids"] > vocabulary:
+        problem = f"is of another scale: it has {shards.card['ids']} ids for a vocabulary of {vocabulary}"
+        raise refuse(problem, file=shards.folder / CARD, remedy="name the shards of the run's scale")
 
 
 def card_digest(card: dict[str, Any]) -> str:
@@ -98,6 +113,13 @@ def _read_card(folder: Path) -> dict[str, Any]:
         raise _damaged(folder / CARD, "is damaged (its digest differs)", folder)
     if card.get("format") != FORMAT:
         raise _damaged(folder / CARD, f"is of format {card.get('format')}, not {FORMAT}", folder)
+    files = card.get("files")
+    described = isinstance(files, dict) and all(
+        isinstance(files.get(name), dict) and {"bytes", "sha256"} <= files[name].keys()
+        for name in (*FILES.values(), DOCUMENTS)
+    )
+    if not described or not all(isinstance(card.get(key), int) for key in ("ids", "end_of_text")):
+        raise _damaged(folder / CARD, "is not the card of shards", folder)
     return card
 
 

@@ -82,6 +82,8 @@ def index_totals(index: str | Path) -> dict[str, int]:
     totals = {TRAIN: 0, HELDOUT: 0, DUPLICATE: 0}
     for rows in iter_table(index, "corpus", remedy=rebuild(index)):
         for size, split in zip(rows["bytes"], rows["split"], strict=True):
+            if split not in totals or size is None or size < 0:
+                raise refuse("is no index of a corpus", file=index, key=split, value=size, remedy=rebuild(index))
             totals[split] += size
     return totals
 

@@ -31,6 +31,7 @@ END_OF_TEXT = "<|endoftext|>"
 # GPT-2's pattern for what may merge: contractions, words, numbers, other marks, white space.
 PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 MAX_PIECE = 1 << 16
+_BYTES = {bytes([byte]) for byte in range(256)}
 _BOUNDARY = re.compile(r"\S(?=[ \n])")
 
 # The sha256 of GPT-2's two files, as tiktoken expects them.
@@ -144,6 +145,10 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         tokens = [base64.b64decode(token, validate=True) for token in content["tokens"]]
         kept = (content["format"], content["pattern"], content["max_piece"])
         digest, origin = content["digest"], digest_of(content["origin"])
+        # Every byte must be there, each string once, and end-of-text be an id of 16 bits as well.
+        distinct = set(tokens) - {b""}
+        if not distinct >= _BYTES or len(distinct) < len(tokens) or len(tokens) > np.iinfo(np.uint16).max:
+            raise ValueError("cannot encode every text")
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
         raise refuse("is no tokenizer", file=path, remedy=remedy) from error
     if kept != (1, PATTERN, MAX_PIECE):

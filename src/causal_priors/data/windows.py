@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from causal_priors.data.shards import HELDOUT, Span, open_shards, spans
+from causal_priors.data.shards import HELDOUT, Span, check_vocabulary, open_shards, spans
 from causal_priors.errors import UserError, refuse
 from causal_priors.scale import Scale
 
@@ -40,6 +40,7 @@ def evaluation_blocks(
     `UserError` where there are fewer than the scale's `minimum_blocks`, and as `open_shards` does.
     """
     shards = open_shards(folder)
+    check_vocabulary(shards, scale.vocabulary)
     plan = plan_blocks(spans(folder, HELDOUT), len(shards.heldout), train_length, scale, allow_packed, folder)
     starts_K = np.array(plan.starts, dtype=np.int64)
     return shards.heldout[starts_K[:, None] + np.arange(8 * train_length + 1)].astype(np.int64), plan

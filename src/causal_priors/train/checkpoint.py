@@ -117,9 +117,14 @@ def read_card(folder: Path) -> dict[str, Any]:
     whole = isinstance(card.get("status"), str) and all(
         isinstance(card.get(key), dict) for key in ("inputs", "outputs", "parameters")
     )
-    if not whole:
+    # Files of these names only: a card is data, and `../..` in one would lead elsewhere.
+    if not whole or card["outputs"].keys() != {*FILES} - {CARD} or not _are_margins(card["parameters"].get("margins")):
         raise refuse("is not the card of a training run", file=path, remedy=rebuild(folder))
     return card
+
+
+def _are_margins(value: Any) -> bool:
+    return value is None or (isinstance(value, dict) and all(isinstance(delta, float) for delta in value.values()))
 
 
 def is_committed(folder: Path, request: Mapping[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from causal_priors import runcard
 from causal_priors.arms import Arm
 from causal_priors.artifacts import digest_of, write_json, write_signed_json, writer_lock
 from causal_priors.data.batches import training_batch
-from causal_priors.data.shards import Shards, open_shards
+from causal_priors.data.shards import Shards, check_vocabulary, open_shards
 from causal_priors.model import Transformer
 from causal_priors.progress import Progress, note
 from causal_priors.runs import Run
@@ -75,9 +75,9 @@ def train_stage(
         checkpoint.drop(out / WORK)
         given = request["parameters"]["margins"]
         model = checkpoint.build_model(run, scale, arm, given).to(device)
-        trainer = _Trainer(
-            run, scale, arm, model, open_shards(shards), out / WORK, _fingerprint(request, device), save_seconds
-        )
+        store = open_shards(shards)
+        check_vocabulary(store, scale.vocabulary)
+        trainer = _Trainer(run, scale, arm, model, store, out / WORK, _fingerprint(request, device), save_seconds)
         trainer.resume()
         with StopRequest() as stop:
             trainer.train(stop)
@@ -163,12 +163,16 @@ class _Trainer:
     def resume(self) -> None:
         """Take the saved state, or say why not and start fresh."""
         state, reason = load_state(self.work, self.fingerprint)
+        if state is not None:
+            try:
+                self.optimizer.load(state.optimizer)
+            except ValueError as error:
+                state, reason = None, f"{self.work}: is of no use ({error})"
         if state is None:
             if reason:
                 note(f"{self.label}: {reason}; starting fresh")
             return
         self.state, self.resumed_from = state, state.step
-        self.optimizer.load(state.optimizer)
         note(f"{self.label}: continues after step {state.step} of {self.size.steps}")
 
     def save(self) -> None:

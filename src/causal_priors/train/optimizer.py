@@ -118,7 +118,10 @@ class FlatAdamW:
         return {name: getattr(self, name).detach().to("cpu", copy=True) for name in _STATE}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Continue from what `state()` returned. Shapes must fit (a resume state's fingerprint sees to that)."""
+        """Continue from what `state()` returned. Raises `ValueError`, before anything is taken, where shapes differ."""
+        for name in _STATE:
+            if name not in state or state[name].shape != getattr(self, name).shape:
+                raise ValueError(f"its {name} are of another shape")
         for name in _STATE:
             getattr(self, name).copy_(state[name])
 

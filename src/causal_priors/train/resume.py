@@ -67,19 +67,22 @@ def load_state(folder: Path, fingerprint: dict[str, Any]) -> tuple[TrainingState
         digest = header.pop("digest")
         if digest != _digest(tensors, header):
             return None, f"{path}: does not have the digest it was saved with"
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        found = header["fingerprint"]
+        if found != fingerprint:
+            changed = sorted(key for key in {*found, *fingerprint} if found.get(key) != fingerprint.get(key))
+            return None, f"{path}: was made with another {', '.join(changed)}"
+        state = TrainingState(
+            step=header["step"],
+            optimizer={key.removeprefix("optimizer."): value for key, value in tensors.items() if "." in key},
+            losses=[(loss, rate, norm) for loss, rate, norm in tensors["losses"].tolist()],
+            positions=tensors["positions"].tolist(),
+            diverged_at=header["diverged_at"],
+        )
+        # A step that diverged has a loss and no update.
+        if len(state.losses) - state.step not in (0, 1):
+            return None, f"{path}: is damaged (it has {len(state.losses)} losses after step {state.step})"
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return None, f"{path}: is damaged ({' '.join(str(error).split())[:200]})"
-    found = header["fingerprint"]
-    if found != fingerprint:
-        changed = sorted(key for key in {*found, *fingerprint} if found.get(key) != fingerprint.get(key))
-        return None, f"{path}: was made with another {', '.join(changed)}"
-    state = TrainingState(
-        step=header["step"],
-        optimizer={key.removeprefix("optimizer."): value for key, value in tensors.items() if "." in key},
-        losses=[(row[0], row[1], row[2]) for row in tensors["losses"].tolist()],
-        positions=tensors["positions"].tolist(),
-        diverged_at=header["diverged_at"],
-    )
     return state, ""
 
 

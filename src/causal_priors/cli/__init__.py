@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TextIO
 
 from causal_priors import driver
-from causal_priors.cli import benches, data, look, runs, verdicts
+from causal_priors.cli import benches, data, look, runs, share, verdicts
 from causal_priors.cli.options import Command
 from causal_priors.errors import UserError
 
@@ -130,10 +130,10 @@ def _hold(descriptor: int) -> None:
             return
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(prog: str = "python -m causal_priors") -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     top = argparse.ArgumentParser(
-        prog="python -m causal_priors",
+        prog=prog,
         description="One command per stage of the pipeline, and commands that only look.",
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -148,6 +148,6 @@ def parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=command)
         return sub
 
-    for group in (data, runs, verdicts, look, benches):
+    for group in (data, runs, verdicts, look, share, benches):
         group.register(add)
     return top

@@ -3,12 +3,8 @@
 import argparse
 import sys
 import time
-from typing import TYPE_CHECKING
 
-from causal_priors.cli.options import Add, positive, results_option, scale_option, study_options
-
-if TYPE_CHECKING:
-    from causal_priors.study import Study
+from causal_priors.cli.options import Add, positive, results_option, scale_option, study_of, study_options
 
 
 def register(add: Add) -> None:
@@ -42,20 +38,6 @@ def register(add: Add) -> None:
     sub.add_argument("b", metavar="B", help="what it is compared with")
     scale_option(sub)
     results_option(sub)
-
-
-def study_of(options: argparse.Namespace) -> "Study":
-    """Return the study that the options name: the default config, but its scale, register and results.
-
-    Arms of one's own are left out, since loading one executes it.
-    """
-    from causal_priors.config import ROOT
-    from causal_priors.study import load_study
-    from causal_priors.yamlfile import load_yaml
-
-    file = ROOT / "workflow" / "config" / "config.yaml"
-    given = {key: str(getattr(options, key)) for key in ("scale", "preregistration", "results")}
-    return load_study({**load_yaml(file), **given, "arms": []}, file)
 
 
 def _status(options: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from causal_priors.scale import Scale
+    from causal_priors.study import Study
 
 Command = Callable[[argparse.Namespace], None]
 
@@ -58,3 +59,17 @@ def scale_of(options: argparse.Namespace) -> "Scale":
     from causal_priors.config import load_scale, scale_file
 
     return load_scale(scale_file(options.scale))
+
+
+def study_of(options: argparse.Namespace) -> "Study":
+    """Return the study that the options name: the default config, but its scale, register and results.
+
+    Arms of one's own are left out, since loading one executes it.
+    """
+    from causal_priors.config import ROOT
+    from causal_priors.study import load_study
+    from causal_priors.yamlfile import load_yaml
+
+    file = ROOT / "workflow" / "config" / "config.yaml"
+    given = {key: str(getattr(options, key)) for key in ("scale", "preregistration", "results")}
+    return load_study({**load_yaml(file), **given, "arms": []}, file)

@@ -50,7 +50,7 @@ def control_stage(
     if arm.log_prior is not None:
         remedy = "its controls are cap and repair themselves; choose an arm without one"
         raise refuse(f"is for arms without a log-prior, which {arm.key} has", key="stage", value=STAGE, remedy=remedy)
-    settle(device)
+    startup = settle(device)
     checkpoint = read_checkpoint(run, scale, arm, folder)
     parts: list[Rows] = []
     if checkpoint.status == FINISHED:
@@ -70,7 +70,7 @@ def control_stage(
             raise AssertionError(
                 f"{run.name(scale)}: a control moved numbers of positions that no pair beyond L enters"
             )
-    write_evaluation(parts, out, STAGE, checkpoint, shards, code, {"packed": allow_packed})
+    write_evaluation(parts, out, STAGE, checkpoint, shards, code, {"packed": allow_packed}, startup)
 
 
 def give_prior(model: Transformer, variant: str, seed: int) -> None:

@@ -58,7 +58,7 @@ def evaluate_stage(
     run gives an empty table whose metadata says so. Raises `UserError` where the checkpoint or the shards are missing
     or damaged.
     """
-    settle(device)
+    startup = settle(device)
     parameters = {"packed": allow_packed, "yarn_ramps": list(yarn_ramps)}
     checkpoint = read_checkpoint(run, scale, arm, folder)
     parts: list[Rows] = []
@@ -75,7 +75,7 @@ def evaluate_stage(
                 model.set_yarn(length, ramp=ramp)
                 parts += table.measured(YARN_VARIANTS[ramp], measure(model, blocks, length, table.train_length))
                 model.set_yarn(None)
-    write_evaluation(parts, out, "evaluate", checkpoint, shards, code, parameters)
+    write_evaluation(parts, out, "evaluate", checkpoint, shards, code, parameters, startup)
 
 
 def load_blocks(run: Run, scale: Scale, shards: Path, allow_packed: bool) -> np.ndarray:
@@ -201,8 +201,12 @@ def write_evaluation(
     shards: Path,
     code: str,
     parameters: Mapping[str, Any],
+    startup: float,
 ) -> None:
-    """Write the rows with the checkpoint's status and the run card in the file's metadata, and timings beside it."""
+    """Write the rows with the checkpoint's status and the run card in the file's metadata, and timings beside it.
+
+    startup: CPU seconds before the stage began.
+    """
     rows: dict[str, list[Any]] = {name: [] for name in SCHEMAS[KIND].names}
     for part in parts:
         for name, values in part.items():
@@ -212,6 +216,7 @@ def write_evaluation(
     card = runcard.card(stage, inputs=inputs, outputs={}, parameters={**run, **parameters}, code=code)
     write_table(rows, out, KIND, {"status": checkpoint.status, "card": canonical_json(card).decode()})
     timing = {
+        "startup_cpu_seconds": startup,
         "cpu_seconds": time.process_time(),
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }

@@ -52,7 +52,7 @@ def intervene_stage(
             value=edit,
             remedy="choose another arm",
         )
-    settle(device)
+    startup = settle(device)
     parameters = {"edit": edit, "packed": allow_packed, "factors": list(factors)}
     checkpoint = read_checkpoint(run, scale, arm, folder)
     parts: list[Rows] = []
@@ -71,7 +71,7 @@ def intervene_stage(
         for variant, found in (("plain", before), (edit, after)):
             for measurement in found[:-1]:
                 parts += table.measured(variant, measurement)
-    write_evaluation(parts, out, "intervene", checkpoint, shards, code, parameters)
+    write_evaluation(parts, out, "intervene", checkpoint, shards, code, parameters, startup)
 
 
 def _check_untouched(before: Sequence[Measurement], after: Sequence[Measurement], what: str) -> None:

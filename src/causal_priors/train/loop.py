@@ -60,8 +60,7 @@ def train_stage(
     status "diverged at step k". Raises `UserError` where another process writes to `out` or a file cannot be written,
     `SystemExit(128 + signal)` after SIGTERM or SIGINT.
     """
-    startup = time.process_time()
-    settle(device)
+    startup = settle(device)
     request = _request(run, scale, arm, shards, code, margins)
     name = run.name(scale)
     with writer_lock(out):

@@ -9,6 +9,7 @@ from causal_priors.config import ROOT, load_scale, scale_file
 from causal_priors.errors import UserError
 from causal_priors.prereg.ledger import load_published
 from causal_priors.prereg.protocol import load_protocols
+from causal_priors.prereg.verdict_tables import write_verdicts
 from causal_priors.report.comparison import compare
 from causal_priors.report.source import source_stage
 
@@ -170,7 +171,7 @@ def test_numbers_stand_side_by_side_at_the_sources_scale(runs):
 
 
 def written(tmp_path, scale, frame=None, **verdicts):
-    (tmp_path / "verdicts.json").write_text(json.dumps(records(**verdicts)))
+    write_verdicts(tmp_path / "verdicts.json", records(**verdicts))
     given = load_scale(scale_file(scale))
     (summary(given.sizes["S"].train_length) if frame is None else frame).to_csv(tmp_path / "summary.csv", index=False)
     outputs = tmp_path / "source.csv", tmp_path / "source.md"

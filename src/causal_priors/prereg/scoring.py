@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from causal_priors.artifacts import sha256_file, write_json, write_text
+from causal_priors.artifacts import sha256_file, write_text
 from causal_priors.errors import refuse
 from causal_priors.prereg.chance import chance_level, in_words
 from causal_priors.prereg.ledger import Amendment
@@ -27,7 +27,7 @@ from causal_priors.prereg.terms import (
     RegisteredTest,
     rule_runs,
 )
-from causal_priors.prereg.verdict_tables import flat_frame, markdown
+from causal_priors.prereg.verdict_tables import flat_frame, markdown, write_verdicts
 from causal_priors.runs import Run
 from causal_priors.scale import Scale
 from causal_priors.tables import read_metadata, read_table, write_table
@@ -147,7 +147,7 @@ def score_stage(
     write_table(flat, out / "verdicts.parquet", "verdicts")
     write_text(out / "verdicts.csv", flat.to_csv(index=False, lineterminator="\n"))
     write_text(out / "verdicts.md", markdown(records))
-    write_json(out / "verdicts.json", records)
+    write_verdicts(out / "verdicts.json", records)
 
 
 def read_results(evaluations: Sequence[Path], columns: list[str] = COLUMNS) -> tuple[pd.DataFrame, dict[str, str]]:

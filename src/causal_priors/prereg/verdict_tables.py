@@ -8,7 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from causal_priors.artifacts import read_json
+from causal_priors.artifacts import own_digest, read_json, write_json
+from causal_priors.errors import refuse
+from causal_priors.remedies import rebuild, rebuild_command
 from causal_priors.tables import SCHEMAS
 
 WIDTH = 100
@@ -32,9 +34,23 @@ def _flat(value: Any) -> Any:
 
 
 def read_verdicts(path: str | Path) -> list[dict[str, Any]]:
-    """Return the records of a verdicts.json. Raises `UserError` where it is missing or not JSON."""
-    records: list[dict[str, Any]] = read_json(path, remedy="run the pipeline first")
+    """Return the records of a verdicts.json.
+
+    Raises `UserError` where it is missing, not JSON, or holds a record that differs from its digest.
+    """
+    remedy = f"run the pipeline first: {rebuild_command(path)}"
+    records = read_json(path, remedy=remedy)
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise refuse("holds no list of verdicts", file=path, remedy=remedy)
+    for record in records:
+        if record.pop("digest", None) != own_digest(record):
+            raise refuse("is damaged (a verdict differs from its digest)", file=path, remedy=rebuild(path))
     return records
+
+
+def write_verdicts(path: str | Path, records: Sequence[Record]) -> None:
+    """Write records as a verdicts.json, each with its digest as the entry "digest"."""
+    write_json(path, [{**record, "digest": own_digest(record)} for record in records])
 
 
 def plain_text(records: Sequence[Record]) -> str:

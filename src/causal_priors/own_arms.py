@@ -80,7 +80,7 @@ def own_arm(argument: str, reserved: Collection[str], where: str = "--arm") -> O
 def _composed(text: str, where: str) -> Arm:
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise refuse(f"is not JSON ({error})", file=where, value=text) from None
     check_schema(data, "arm", where)
     transport = data.get("transport")

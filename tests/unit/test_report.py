@@ -1,5 +1,7 @@
 """Summary, timing and snapshot tables against values counted by hand."""
 
+import os
+
 import pandas as pd
 import pytest
 
@@ -89,9 +91,15 @@ def test_timings_sum_the_jobs_of_a_rule(tmp_path):
         path = tmp_path / "benchmarks" / f"{name}.tsv"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(head + text + "\n")
+    # One after another: 0 to 1, 1 to 11 and 11 to 31 seconds.
+    for name, end in (("index", 1), ("train/a", 11), ("train/b", 31)):
+        os.utime(tmp_path / "benchmarks" / f"{name}.tsv", (end, end))
     lines = timing_table(tmp_path).splitlines()
-    assert lines[2] == "| train | 2 | 1.5 | 75% | 45.0 | 15.0 | 300 |"
-    assert lines[4] == "| all | 3 | 2.0 | 100% | | | 300 |"
+    assert lines[2] == "| train | 2 | 1.5 | 75% | 0.0 | 45.0 | 15.0 | 300 |"
+    assert lines[4] == "| all | 3 | 2.0 | 100% | 0.0 | | | 300 |"
+    assert (
+        "end of the last: 0.5 minutes. On average 3.87 cores were at work, 3.87 of them beyond start-up." in lines[-1]
+    )
 
 
 def test_a_stage_s_own_time_stands_before_the_sampled_one(tmp_path):
@@ -101,12 +109,12 @@ def test_a_stage_s_own_time_stands_before_the_sampled_one(tmp_path):
         path.write_text("s\th:m:s\tmax_rss\tcpu_time\n10\t-\t300\t1\n")
         own = tmp_path / "runs" / sidecar
         own.parent.mkdir(parents=True, exist_ok=True)
-        own.write_text('{"cpu_seconds": 60.0}')
+        own.write_text('{"cpu_seconds": 60.0, "startup_cpu_seconds": 15.0}')
     lines = timing_table(tmp_path).splitlines()
     assert lines[2:5] == [
-        "| intervene | 1 | 1.0 | 50% | 60.0 | 10.0 | 300 |",
-        "| train | 1 | 1.0 | 50% | 60.0 | 10.0 | 300 |",
-        "| all | 2 | 2.0 | 100% | | | 300 |",
+        "| intervene | 1 | 1.0 | 50% | 0.2 | 60.0 | 10.0 | 300 |",
+        "| train | 1 | 1.0 | 50% | 0.2 | 60.0 | 10.0 | 300 |",
+        "| all | 2 | 2.0 | 100% | 0.5 | | | 300 |",
     ]
 
 

@@ -24,8 +24,10 @@ _SIDECARS = {
 def timing_table(folder: str | Path) -> str:
     """Return a markdown table of the study in `folder`: per rule jobs, core minutes, and the largest job's memory.
 
-    Core minutes are CPU time of a rule's jobs, start-up of Python included. Raises `UserError` where there is no
-    benchmark file.
+    Core minutes are CPU time of a rule's jobs, start-up of Python and of what it imports included; start-up is also given
+    on its own, for the stages that write it down. The last line sets the sum beside the minutes from the start of the
+    first job to the end of the last, by the files' times: what they say of a study that was interrupted is too long.
+    Raises `UserError` where there is no benchmark file.
     """
     root = Path(folder) / "benchmarks"
     files = sorted(root.rglob("*.tsv"))
@@ -36,22 +38,40 @@ def timing_table(folder: str | Path) -> str:
         row = pd.read_csv(file, sep="\t", na_values="-").iloc[-1]
         rule = file.relative_to(root).parts[0].removesuffix(".tsv")
         sidecar = _sidecar(Path(folder), rule, file.stem)
-        seconds = read_json(sidecar)["cpu_seconds"] if sidecar.is_file() else row["cpu_time"]
-        rows.append({"rule": rule, "cpu": seconds, "wall": row["s"], "memory": row["max_rss"]})
+        own = read_json(sidecar) if sidecar.is_file() else {}
+        rows.append(
+            {
+                "rule": rule,
+                "cpu": own.get("cpu_seconds", row["cpu_time"]),
+                "startup": own.get("startup_cpu_seconds", 0.0),
+                "wall": row["s"],
+                "memory": row["max_rss"],
+                "end": file.stat().st_mtime,
+            }
+        )
     jobs = pd.DataFrame(rows)
+    total, startup = jobs["cpu"].sum(), jobs["startup"].sum()
     lines = [
-        "| rule | jobs | core minutes | share | core seconds a job | wall seconds a job | largest job, MB |",
-        "|---|---|---|---|---|---|---|",
+        "| rule | jobs | core minutes | share | of them start-up | core seconds a job | seconds a job | largest job, MB |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    total = jobs["cpu"].sum()
     for rule in jobs.groupby("rule")["cpu"].sum().sort_values(ascending=False).index:
         part = jobs[jobs["rule"] == rule]
         lines.append(
             f"| {rule} | {len(part)} | {part['cpu'].sum() / _MINUTE:.1f} | {part['cpu'].sum() / total:.0%} "
-            f"| {part['cpu'].median():.1f} | {part['wall'].median():.1f} | {part['memory'].max():.0f} |"
+            f"| {part['startup'].sum() / _MINUTE:.1f} | {part['cpu'].median():.1f} | {part['wall'].median():.1f} "
+            f"| {part['memory'].max():.0f} |"
         )
-    lines.append(f"| all | {len(jobs)} | {total / _MINUTE:.1f} | 100% | | | {jobs['memory'].max():.0f} |")
-    return "\n".join([*lines, "", "Seconds a job are medians."]) + "\n"
+    lines.append(
+        f"| all | {len(jobs)} | {total / _MINUTE:.1f} | 100% | {startup / _MINUTE:.1f} | | | {jobs['memory'].max():.0f} |"
+    )
+    wall = jobs["end"].max() - (jobs["end"] - jobs["wall"]).min()
+    lines += [
+        "",
+        f"Seconds a job are medians. From the start of the first job to the end of the last: {wall / _MINUTE:.1f} minutes. "
+        f"On average {total / wall:.2f} cores were at work, {(total - startup) / wall:.2f} of them beyond start-up.",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _sidecar(folder: Path, rule: str, job: str) -> Path:

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TextIO
 
 from causal_priors import driver
-from causal_priors.cli import benches, data, look, runs, share, verdicts
+from causal_priors.cli import benches, data, look, report, runs, share, verdicts
 from causal_priors.cli.options import Command
 from causal_priors.errors import UserError
 
@@ -148,6 +148,6 @@ def parser(prog: str = "python -m causal_priors") -> argparse.ArgumentParser:
         sub.set_defaults(command=command)
         return sub
 
-    for group in (data, runs, verdicts, look, share, benches):
+    for group in (data, runs, verdicts, report, look, share, benches):
         group.register(add)
     return top

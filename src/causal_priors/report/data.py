@@ -115,12 +115,13 @@ def gather(
         theory=read_theory(theory),
         margins=read_json(margins)["margins"],
         published=load_published(preregistration),
-        resolutions=_resolutions(protocols),
+        resolutions=resolutions(protocols),
         absent=absent,
     )
 
 
-def _resolutions(protocols: Iterable[Protocol]) -> dict[str, dict[str, float]]:
+def resolutions(protocols: Iterable[Protocol]) -> dict[str, dict[str, float]]:
+    """Return the sealed resolutions of bias swaps: by "loss" and "far", and by dtype."""
     rules = [test.rule for protocol in protocols for test in protocol.tests]
     edits = [rule for rule in rules if isinstance(rule, DirectionEveryCheckpoint)]
     return {"far" if rule.metric == "far_mass" else "loss": dict(rule.resolution) for rule in edits}

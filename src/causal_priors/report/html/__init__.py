@@ -1,0 +1,1 @@
+"""The report: one page of HTML that needs no other file and no network."""

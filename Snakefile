@@ -36,6 +36,7 @@ include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/intervene.smk"
 include: "workflow/rules/verdicts.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/exploratory.smk"
 
 
 rule all:
@@ -45,7 +46,7 @@ rule all:
         SUMMARY,
         THEORY,
         SOURCE,
-        CONTROLS,
+        EXPLORED,
         paths(STUDY.own_files()),
 
 

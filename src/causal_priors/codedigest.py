@@ -49,6 +49,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "intervene": ("causal_priors.intervene", "causal_priors.attention.rows", "causal_priors.priors.edits"),
     "control": ("causal_priors.control", "causal_priors.attention.rows"),
     "score": ("causal_priors.prereg.scoring",),
+    "exploratory": ("causal_priors.exploratory.stage",),
     "summary": ("causal_priors.report.tables",),
     "source": ("causal_priors.report.source",),
 }

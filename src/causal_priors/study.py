@@ -122,6 +122,11 @@ class Study:
         chosen = [run for run in self.runs() if run.arm in CONTROL_ARMS and run.size == CONTROL_SIZE]
         return [self.run_folder(run) / "control.parquet" for run in chosen]
 
+    def positions_files(self) -> list[Path]:
+        """Logs of the positional parameters of every run, one's own among them."""
+        own = [Run(size, key, multiple, seed) for key in self.own for size, multiple, seed in OWN_RUNS]
+        return [self.run_folder(run) / "positions.parquet" for run in (*self.runs(), *own)]
+
     def needs_margins(self, run: Run) -> bool:
         """Does the run's prior take its margin from the theory stage?"""
         prior = self.arm(run).log_prior

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.workflow
 
 TESTS = [f"0001-{x}" for x in "ab"] + [f"0002-{x}" for x in "ab"] + [f"0003-{x}" for x in "ab"]
 TESTS += [f"0004-{x}" for x in "abc"] + [f"0005-{x}" for x in "ab"]
+CONTROLLED = [("nope", 0), ("nope", 1), ("rope", 0), ("rope", 1), ("rope", 2)]
 OUTCOMES = {"holds", "fails", "triggered", "not triggered", "not evaluated"}
 
 
@@ -47,6 +48,23 @@ def test_theory_and_source_stand_beside_the_verdicts(study):
     assert source[source["compared"] == "direction"]["here"].ne("–").all()
 
 
+def test_exploratory_tables_stand_apart_from_the_verdicts(study):
+    found, _ = study
+    folder = found.folder / "results/nano/tables/exploratory"
+    text = (folder / "exploratory.md").read_text()
+    assert text.count("Exploratory: enters no verdict.") == text.count("\n## ") == 6
+    controls = pd.read_csv(folder / "controls.csv")
+    assert sorted(set(controls["run"])) == [f"S-{name}-L16-s{seed}" for name, seed in CONTROLLED]
+    identity = controls[controls["variant"] == "identity"]
+    assert (identity["equal_rows"] == identity["rows"]).all()
+    assert (identity["change"] == 0).all()
+    assert pd.read_csv(folder / "edits.csv").groupby("variant")["run"].nunique().to_dict() == {"cap": 17, "repair": 13}
+    records = json.loads((found.folder / "results/nano/verdicts.json").read_text())
+    intervals = pd.read_csv(folder / "intervals.csv")
+    counts = intervals[intervals["role"] == "registered"]["test"].value_counts()
+    assert {record["test_id"]: record["n"] for record in records if record["n"]} == counts.to_dict()
+
+
 def test_a_second_run_does_nothing(study):
     found, _ = study
     done = found.snakemake("--dry-run")
@@ -69,7 +87,7 @@ def test_a_new_arm_retrains_nothing(study, edited):
 def test_an_edit_of_the_scoring_reruns_scoring_only(study, edited):
     found, _ = study
     edited("src/causal_priors/prereg/scoring.py", "\n\n\n", "\n\nREMARK = 1\n\n\n")
-    assert found.planned() == {"verdicts": 1, "source": 1, "all": 1}
+    assert found.planned() == {"verdicts": 1, "exploratory": 1, "source": 1, "all": 1}
 
 
 def test_an_edit_of_one_prior_retrains_its_arms_only(study, edited):
@@ -148,6 +166,7 @@ def test_the_arm_of_the_readme_runs_beside_the_study_and_enters_no_verdict(study
         "evaluate": 2,
         "intervene": 4,
         "summary": 1,
+        "exploratory": 1,
         "source": 1,
         "all": 1,
     }

@@ -17,6 +17,7 @@ def test_a_clean_tree_plans_the_whole_study(checkout):
         "evaluate": 82,
         "intervene": 30,
         "control": 5,
+        "exploratory": 1,
         "verdicts": 1,
         "summary": 1,
         "source": 1,

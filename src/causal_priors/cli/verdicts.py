@@ -23,6 +23,13 @@ def register(add: Add) -> None:
     sub.add_argument("--csv", type=Path, required=True)
     sub.add_argument("--md", type=Path, required=True)
 
+    sub = add("exploratory", _exploratory, "write analyses that enter no verdict: intervals, flip thresholds, controls")
+    study_options(sub)
+    sub.add_argument(
+        "tables", type=Path, nargs="+", help="evaluation, cap, repair, control and positions tables of run folders"
+    )
+    sub.add_argument("--out", type=Path, required=True, help="folder for the tables and exploratory.md")
+
     sub = add("source", _source, "write what came out beside what the source reports")
     study_options(sub)
     sub.add_argument("--verdicts", type=Path, required=True, help="verdicts.json")
@@ -69,6 +76,12 @@ def _summary(options: argparse.Namespace) -> None:
     from causal_priors.report.tables import summary_stage
 
     summary_stage(options.evaluations, options.csv, options.md)
+
+
+def _exploratory(options: argparse.Namespace) -> None:
+    from causal_priors.exploratory.stage import exploratory_stage
+
+    exploratory_stage(Path(options.preregistration), scale_of(options), options.tables, options.out)
 
 
 def _source(options: argparse.Namespace) -> None:

@@ -1,8 +1,9 @@
 """Cross entropy against a tied embedding, without the waste of the general one.
 
-Shape legend: N tokens, C width, V vocabulary. At micro the loss head takes a third of a step, much of it in writing
-N x V tensors. Here one such tensor exists, which turns in place from logits into exponentials into slopes. Where even
-that would be large, tokens are walked in pieces, and backward computes each piece again.
+Shape legend: N tokens, C width, V vocabulary. At micro the loss head takes a quarter of a step, and what is not matrix
+products goes into passes over N x V numbers. So there are few: logits turn into probabilities, those in place into
+slopes, and the slopes at once into the gradient of x, but for the factor that only backward knows. Where N x V numbers
+would be too many to keep, tokens are walked in pieces, and backward computes each piece again.
 """
 
 from typing import Any
@@ -21,44 +22,53 @@ def token_losses(x_NC: Tensor, embedding_VC: Tensor, targets_N: Tensor) -> Tenso
     return losses_N
 
 
-def _logits(x_NC: Tensor, embedding_VC: Tensor) -> Tensor:
-    logits_NV = F.linear(x_NC, embedding_VC)
-    return logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
-
-
 class _TokenLosses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_NC: Tensor, embedding_VC: Tensor, targets_N: Tensor) -> Tensor:
-        ctx.save_for_backward(x_NC, embedding_VC, targets_N)
-        ctx.step, ctx.kept = max(1, LOGIT_NUMBERS // embedding_VC.shape[0]), None
-        losses = []
+        ctx.step = max(1, LOGIT_NUMBERS // embedding_VC.shape[0])
+        losses: list[Tensor] = []
+        kept: tuple[Tensor, ...] = ()
         for x, targets in zip(torch.split(x_NC, ctx.step), torch.split(targets_N, ctx.step), strict=True):
-            logits = _logits(x, embedding_VC)
-            loss = logits.amax(-1) - logits.gather(-1, targets[:, None])[:, 0]
-            exponentials, total = _exponentiate(logits)
-            losses.append(loss + total[:, 0].log())
+            loss, probabilities = _probabilities(x, embedding_VC, targets)
+            losses.append(loss)
             if len(x) == len(x_NC) and any(ctx.needs_input_grad):
-                ctx.kept = exponentials, total
+                kept = _slopes(probabilities, embedding_VC, targets, x.dtype)
+        ctx.save_for_backward(x_NC, embedding_VC, targets_N, *kept)
         return torch.cat(losses)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        x_NC, embedding_VC, targets_N = ctx.saved_tensors
+        x_NC, embedding_VC, targets_N, *kept = ctx.saved_tensors
+        grad_N1 = grads[0][:, None].to(x_NC.dtype)
+        weighed_NC = x_NC * grad_N1
+        if kept:
+            return kept[1] * grad_N1, kept[0].T @ weighed_NC, None
         grad_x, grad_embedding = torch.empty_like(x_NC), torch.zeros_like(embedding_VC)
-        # Given away at once: the slopes overwrite it, so a second backward must compute it again.
-        kept, ctx.kept = ctx.kept, None
         for start in range(0, len(x_NC), ctx.step):
             part = slice(start, start + ctx.step)
-            slope, total = kept or _exponentiate(_logits(x_NC[part], embedding_VC))
-            grad_N1 = grads[0][part, None].to(slope.dtype)
-            slope.mul_(grad_N1 / total).scatter_add_(-1, targets_N[part, None], -grad_N1)
-            slope = slope.to(x_NC.dtype)
-            grad_x[part] = slope @ embedding_VC.to(x_NC.dtype)
-            grad_embedding += slope.T @ x_NC[part]
+            _, probabilities = _probabilities(x_NC[part], embedding_VC, targets_N[part])
+            slope, unit = _slopes(probabilities, embedding_VC, targets_N[part], x_NC.dtype)
+            grad_x[part] = unit * grad_N1[part]
+            grad_embedding += slope.T @ weighed_NC[part]
         return grad_x, grad_embedding, None
 
 
-def _exponentiate(logits_NV: Tensor) -> tuple[Tensor, Tensor]:
-    """Overwrite logits by exp(logit - max of its row); return them and their sums [N, 1]."""
-    logits_NV.sub_(logits_NV.amax(-1, keepdim=True)).exp_()
-    return logits_NV, logits_NV.sum(-1, keepdim=True)
+def _probabilities(x_NC: Tensor, embedding_VC: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Losses [N], and the probabilities [N, V] of every token."""
+    logits_NV = F.linear(x_NC, embedding_VC)
+    logits_NV = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
+    short_N = logits_NV.amax(-1) - logits_NV.gather(-1, targets_N[:, None])[:, 0]
+    probabilities_NV = torch.softmax(logits_NV, -1)
+    # The likeliest token's probability is 1 / (sum of exp(logit - its logit)); the target's own may have become 0.
+    return short_N - probabilities_NV.amax(-1).log(), probabilities_NV
+
+
+def _slopes(
+    probabilities_NV: Tensor, embedding_VC: Tensor, targets_N: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Derivatives of each token's loss by its logits [N, V], which overwrite the probabilities, and by its x [N, C]."""
+    minus_N1 = probabilities_NV.new_full((len(targets_N), 1), -1.0)
+    slope_NV = probabilities_NV.scatter_add_(-1, targets_N[:, None], minus_N1).to(dtype)
+    # Not in half precision under autocast: gradients of backward are not either.
+    with torch.autocast(slope_NV.device.type, enabled=False):
+        return slope_NV, slope_NV @ embedding_VC.to(dtype)

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from causal_priors.arms import Arm, Part
 from causal_priors.attention.dispatch import attend
+from causal_priors.attention.rotary import heads
 from causal_priors.errors import refuse
+from causal_priors.gelu import gelu
 from causal_priors.losses import token_losses
 from causal_priors.priors.base import BoundPrior, Geometry, LogPrior
 from causal_priors.scale import Size
@@ -81,8 +82,7 @@ class Block(nn.Module):
         prior = None
         if self.log_prior is not None:
             prior = BoundPrior(self.log_prior, self.log_prior.tokens(normed_BTC, qkv_3BHTD[0], qkv_3BHTD[1]))
-        turned = qkv_3BHTD[:2] if self.rotation is None else self.rotation(qkv_3BHTD[:2])
-        q_BHTD, k_BHTD, v_BHTD = turned[0], turned[1], qkv_3BHTD[2]
+        q_BHTD, k_BHTD, v_BHTD = heads(qkv_3BHTD, None if self.rotation is None else self.rotation.tables(qkv_3BHTD))
         if self.arm.log_n:
             q_BHTD = q_BHTD * log_n_scale(q_BHTD.shape[2], self.geometry.train_length, q_BHTD)
         return q_BHTD, k_BHTD, v_BHTD, prior
@@ -90,7 +90,7 @@ class Block(nn.Module):
     def finish(self, x_BTC: Tensor, mixed_BHTD: Tensor) -> Tensor:
         """The next residual stream from this one and what attention mixed."""
         x_BTC = x_BTC + self.out(mixed_BHTD.transpose(1, 2).reshape(x_BTC.shape))
-        hidden_BTM = F.gelu(self.up(self.mlp_norm(x_BTC)), approximate="tanh")
+        hidden_BTM = gelu(self.up(self.mlp_norm(x_BTC)))
         next_BTC: Tensor = x_BTC + self.down(hidden_BTM)
         return next_BTC
 

@@ -10,6 +10,7 @@ from model_cases import TRAINED, build, moved, tokens
 
 from causal_priors.arms import ARMS
 from causal_priors.attention import dispatch, rows, softmax
+from causal_priors.attention.transport import transport_attention
 from causal_priors.decode import Decoder
 
 EVERY = list(ARMS)
@@ -101,7 +102,7 @@ def test_the_same_seed_gives_the_same_model_and_another_does_not(key):
 
 @pytest.mark.parametrize("key", EVERY)
 def test_blocks_of_rows_equal_the_whole(key, monkeypatch):
-    """Losses and all gradients, each implementation cut into the smallest pieces against plain autograd on the whole.
+    """Losses and all gradients, each implementation cut into the smallest pieces against the one that keeps all weights.
 
     The pieces differentiate biases by themselves; a gradient counted twice, through gates and parameters, shows here.
     """
@@ -118,7 +119,7 @@ def test_blocks_of_rows_equal_the_whole(key, monkeypatch):
     whole = measured()
     monkeypatch.setattr(softmax, "BLOCK_NUMBERS", {"cpu": 1})
     monkeypatch.setattr(softmax, "BLOCK_ROWS", (7, 7))
-    monkeypatch.setattr(dispatch, "WHOLE_NUMBERS", 0)
+    monkeypatch.setattr(dispatch, "KEPT_NUMBERS", 0)
     monkeypatch.setattr("causal_priors.losses.LOGIT_NUMBERS", 50 * 9)
     for name, expected, found in zip(["losses", *dict(model.named_parameters())], whole, measured(), strict=True):
         torch.testing.assert_close(
@@ -230,4 +231,25 @@ def test_float32_errs_at_most_twice_as_much_as_the_plain_reference(key):
 @pytest.mark.parametrize("key", SOFTMAX)
 def test_float32_errs_no_more_at_4096_tokens(key):
     (plain,), (ours,) = errors_of_float32(key, (plain_attention, dispatched), batch=1, length=4096, gradient=False)
+    assert ours <= 2 * plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", sorted(set(EVERY) - set(SOFTMAX)))
+def test_float32_transport_errs_at_most_twice_as_much_as_its_definition_at_4096_tokens(key):
+    transport = ARMS[key].transport
+
+    def by_definition(q, k, v, prior):
+        return transport_attention(q, k, v, log_prior=prior, strength=transport.strength, impl="reference")
+
+    def dispatched_transport(q, k, v, prior):
+        return dispatch.attend(q, k, v, prior, transport)
+
+    block = moved(build(key, width=16, heads=2, depth=1)).layers[0]
+    x = torch.randn(1, 4096, 16, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        wide = copy.deepcopy(block).double()
+        truth = by_definition(*wide.place(*wide.content(x.double())))
+        placed = block.place(*block.content(x))
+        plain, ours = ((attend(*placed).double() - truth).norm() for attend in (by_definition, dispatched_transport))
     assert ours <= 2 * plain

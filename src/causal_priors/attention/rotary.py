@@ -76,6 +76,16 @@ def turn(x: Tensor, cos_TM: Tensor, sin_TM: Tensor) -> Tensor:
     return turned
 
 
+def heads(qkv_3BHTD: Tensor, tables: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Query and key rotated by the tables (None: as they are), and value: each [B, H, T, D] and contiguous.
+
+    One step from what a linear layer made, [B, T, 3, H, D] seen as [3, B, H, T, D], to what attention wants, and one
+    back: the gradient comes in the layer's own order. Differentiable by the tables too.
+    """
+    q, k, v = _Heads.apply(qkv_3BHTD, *(tables or (None, None)))  # type: ignore[no-untyped-call]
+    return q, k, v
+
+
 class _Turn(torch.autograd.Function):
     """The gradient of a rotation is the rotation by the opposite angle: nothing of x is kept for constant tables."""
 
@@ -88,22 +98,57 @@ class _Turn(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         x, cos_TM, sin_TM = ctx.saved_tensors
         grad_x = _turned(grads[0], cos_TM, -sin_TM)
-        if x is None:
-            return grad_x, None, None
-        (first, second), (grad_first, grad_second) = (part.to(cos_TM.dtype).chunk(2, -1) for part in (x, grads[0]))
-        grad_cos = (grad_first * first + grad_second * second).flatten(0, -3).sum(0)
-        grad_sin = (grad_second * first - grad_first * second).flatten(0, -3).sum(0)
-        return grad_x, grad_cos, grad_sin
+        return grad_x, *((None, None) if x is None else _table_gradients(x, grads[0], cos_TM.dtype))
+
+
+class _Heads(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, cos_TM: Tensor | None, sin_TM: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(qkv if any(ctx.needs_input_grad[1:]) else None, cos_TM, sin_TM)
+        out = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
+        if cos_TM is None or sin_TM is None:
+            out.copy_(qkv)
+        else:
+            _turn_into(out[:2], qkv[:2], cos_TM, sin_TM)
+            out[2] = qkv[2]
+        return out[0], out[1], out[2]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        qkv, cos_TM, sin_TM = ctx.saved_tensors
+        batch, count, length, width = grads[0].shape
+        grad = grads[0].new_empty(batch, length, 3, count, width).permute(2, 0, 3, 1, 4)
+        for part, given in zip(grad, grads, strict=True):
+            if cos_TM is None or given is grads[2]:
+                part.copy_(given)
+            else:
+                _turn_into(part, given, cos_TM, -sin_TM)
+        if qkv is None:
+            return grad, None, None
+        return grad, *_table_gradients(qkv[:2], torch.stack(grads[:2]), cos_TM.dtype)
+
+
+def _table_gradients(x: Tensor, grad: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    (first, second), (grad_first, grad_second) = (part.to(dtype).chunk(2, -1) for part in (x, grad))
+    grad_cos = (grad_first * first + grad_second * second).flatten(0, -3).sum(0)
+    grad_sin = (grad_second * first - grad_first * second).flatten(0, -3).sum(0)
+    return grad_cos, grad_sin
 
 
 def _turned(x: Tensor, cos_TM: Tensor, sin_TM: Tensor) -> Tensor:
-    out = torch.empty(x.shape, dtype=cos_TM.dtype, device=x.device)
-    (first, second), (out_first, out_second) = x.to(cos_TM.dtype).chunk(2, -1), out.chunk(2, -1)
+    return _turn_into(torch.empty(x.shape, dtype=x.dtype, device=x.device), x, cos_TM, sin_TM)
+
+
+def _turn_into(out: Tensor, x: Tensor, cos_TM: Tensor, sin_TM: Tensor) -> Tensor:
+    """Write x, rotated, into `out`; in the precision of the tables."""
+    if out.dtype != cos_TM.dtype:
+        return out.copy_(_turned(x.to(cos_TM.dtype), cos_TM, sin_TM))
+    (first, second), (out_first, out_second) = x.chunk(2, -1), out.chunk(2, -1)
     torch.mul(first, cos_TM, out=out_first)
     out_first.addcmul_(second, sin_TM, value=-1)
     torch.mul(second, cos_TM, out=out_second)
     out_second.addcmul_(first, sin_TM)
-    return out.to(x.dtype)
+    return out
 
 
 class RoPE(nn.Module):
@@ -122,13 +167,17 @@ class RoPE(nn.Module):
         self.frequencies = yarn_frequencies(self.plain, self.base, self.train_length, factor, ramp)
         self.temperature = yarn_temperature(factor)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Rotate x [..., T, D], whose tokens stand at positions 0 .. T - 1."""
+    def tables(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [T, D/2] for x [..., T, D], whose tokens stand at positions 0 .. T - 1."""
         length = x.shape[-2]
         # A power of two of rows, so that decoding token by token does not build a table a token.
         rows = 1 << (length - 1).bit_length()
         cos_TM, sin_TM = _tables(self.frequencies, self.temperature, rows, _table_dtype(x), x.device)
-        return turn(x, cos_TM[:length], sin_TM[:length])
+        return cos_TM[:length], sin_TM[:length]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rotate x [..., T, D], whose tokens stand at positions 0 .. T - 1."""
+        return turn(x, *self.tables(x))
 
 
 class LearnedFrequencies(nn.Module):
@@ -139,9 +188,13 @@ class LearnedFrequencies(nn.Module):
         start = [16 * math.log(theta) for theta in rope_frequencies(geometry.head_dim, base)]
         self.lambda_M = nn.Parameter(torch.tensor(start, dtype=torch.float32))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Rotate x [..., T, D], whose tokens stand at positions 0 .. T - 1."""
+    def tables(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [T, D/2] for x [..., T, D], whose tokens stand at positions 0 .. T - 1."""
         i_T = torch.arange(x.shape[-2], dtype=torch.float64, device=x.device)
         angle_TM = i_T[:, None] * torch.exp(self.lambda_M.double() / 16)
         dtype = _table_dtype(x)
-        return turn(x, angle_TM.cos().to(dtype), angle_TM.sin().to(dtype))
+        return angle_TM.cos().to(dtype), angle_TM.sin().to(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rotate x [..., T, D], whose tokens stand at positions 0 .. T - 1."""
+        return turn(x, *self.tables(x))

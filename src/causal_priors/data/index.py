@@ -16,7 +16,7 @@ from causal_priors.data.corpus import read_corpus_card
 from causal_priors.data.documents import Document, corpus_files, iter_documents
 from causal_priors.data.shards import HELDOUT, TRAIN
 from causal_priors.data.split import DUPLICATE, LONG, LONG_DOCUMENTS, MOST, SHARE, hold_out
-from causal_priors.errors import refuse
+from causal_priors.errors import UserError, refuse
 from causal_priors.progress import Progress, note
 from causal_priors.remedies import rebuild
 from causal_priors.tables import iter_table, table_writer
@@ -46,7 +46,12 @@ def index_stage(
         note(f"{folder}: {len(files.ignored)} files of other kinds are left out: {shown}")
     target = Path(index)
     with writer_lock(target.parent), _draft_of(target) as draft:
-        scan = _Scan(folder, column, draft, never)
+        try:
+            scan = _Scan(folder, column, draft, never)
+        except UserError as error:
+            if card is None:
+                raise
+            raise UserError(f"{error}, or {rebuild(card)}") from error
         if expected is not None:
             _check_expected(folder, str(card), draft, expected)
         labels = scan.labels(folder, need_long=not allow_packed_blocks)

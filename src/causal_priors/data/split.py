@@ -15,7 +15,7 @@ from pathlib import Path
 from causal_priors.artifacts import canonical_json, sha256_bytes
 from causal_priors.data.documents import Document, iter_documents
 from causal_priors.data.shards import HELDOUT, TRAIN
-from causal_priors.errors import refuse
+from causal_priors.errors import UserError, refuse
 from causal_priors.remedies import rebuild, rebuild_command
 from causal_priors.tables import iter_table
 
@@ -65,7 +65,7 @@ def indexed_documents(
     remedy = f"if the corpus was meant to change: {rebuild_command(index)}"
     rows = _index_rows(index)
     row = None
-    for document in iter_documents(folder, column):
+    for document in _read_again(folder, column, remedy):
         row = next(rows, None)
         if row is None or row[0] != document.name:
             raise refuse("is not where the index has it", file=Path(folder) / document.name, remedy=remedy)
@@ -101,6 +101,14 @@ class CorpusDigest:
     def hexdigest(self) -> str:
         """The digest so far."""
         return self._sha.hexdigest()
+
+
+def _read_again(folder: str | Path, column: str, remedy: str) -> Iterator[Document]:
+    """The documents of a corpus that was readable when it was indexed."""
+    try:
+        yield from iter_documents(folder, column)
+    except UserError as error:
+        raise UserError(f"{error}; {remedy}") from error
 
 
 def _index_rows(index: str | Path) -> Iterator[tuple[str, str, str]]:

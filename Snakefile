@@ -16,6 +16,7 @@ from causal_priors.codedigest import code_digest
 from causal_priors.data.documents import corpus_files
 from causal_priors.driver import claim
 from causal_priors.errors import UserError
+from causal_priors.report.crate import workflow_files
 from causal_priors.study import load_study, use_this_checkout
 from causal_priors.yamlfile import load_yaml
 
@@ -46,6 +47,7 @@ rule all:
         SUMMARY,
         THEORY,
         SOURCE,
+        CRATE,
         EXPLORED,
         paths(STUDY.own_files()),
 

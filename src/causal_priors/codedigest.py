@@ -52,6 +52,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "exploratory": ("causal_priors.exploratory.stage",),
     "summary": ("causal_priors.report.tables",),
     "source": ("causal_priors.report.source",),
+    "crate": ("causal_priors.report.crate",),
 }
 
 

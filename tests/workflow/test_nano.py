@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 
+import crate_profile
 import pandas as pd
 import pytest
 
@@ -87,7 +88,7 @@ def test_a_new_arm_retrains_nothing(study, edited):
 def test_an_edit_of_the_scoring_reruns_scoring_only(study, edited):
     found, _ = study
     edited("src/causal_priors/prereg/scoring.py", "\n\n\n", "\n\nREMARK = 1\n\n\n")
-    assert found.planned() == {"verdicts": 1, "exploratory": 1, "source": 1, "all": 1}
+    assert found.planned() == {"verdicts": 1, "exploratory": 1, "source": 1, "crate": 1, "all": 1}
 
 
 def test_an_edit_of_one_prior_retrains_its_arms_only(study, edited):
@@ -168,5 +169,56 @@ def test_the_arm_of_the_readme_runs_beside_the_study_and_enters_no_verdict(study
         "summary": 1,
         "exploratory": 1,
         "source": 1,
+        "crate": 1,
         "all": 1,
     }
+
+
+def test_the_crate_says_what_came_from_what(study):
+    found, _ = study
+    results = found.folder / "results" / "nano"
+    entities = crate_profile.check(results)
+    trained = entities["#train-S-log-margin-t050-L16-s0"]
+    assert "theory/margins.json" in crate_profile.ids(trained["object"])
+    assert "runs/S-log-margin-t050-L16-s0/run.json" in crate_profile.ids(trained["result"])
+    kinds = [key.partition("-")[0] for key in entities if key.startswith("#") and key.endswith(("-s0", "-s1", "-s2"))]
+    assert {kind: kinds.count(kind) for kind in ("#train", "#evaluate")} == {"#train": 78, "#evaluate": 78}
+    assert len([key for key in entities if key.startswith(("#cap-", "#repair-"))]) == 30
+    text = (results / "ro-crate-metadata.json").read_text()
+    assert str(found.folder) not in text
+    # The same study gives the same crate.
+    assert found.call("causal_priors", "crate", "--scale", "nano").returncode == 0
+    assert (results / "ro-crate-metadata.json").read_text() == text
+
+
+def test_a_library_of_others_reads_the_crate(study):
+    rocrate = pytest.importorskip("rocrate.rocrate", reason="rocrate is for tests only")
+    crate = rocrate.ROCrate(study[0].folder / "results" / "nano")
+    assert crate.mainEntity.id == "code/Snakefile"
+    assert {part.id for part in crate.root_dataset["hasPart"]} >= {"verdicts.json", "theory/theory.csv"}
+
+
+def test_the_finished_study_is_looked_at(study):
+    found, _ = study
+    status = found.call("causal_priors", "status", "--scale", "nano", "--watch")
+    assert status.returncode == 0
+    assert status.stdout.splitlines()[3:6] == [
+        "train            82        –        –        –        –",
+        "evaluate         82        –        –        –        –",
+        "intervene        30        –        –        –        –",
+    ]
+    assert "All done." in status.stdout
+    plan = found.call("causal_priors", "plan", "--scale", "nano")
+    assert "Hours measured in 82 runs of results/nano." in plan.stdout
+    runs = found.call("causal_priors", "compare", "S-rope-L16-s0", "S-log-L16-s0", "--scale", "nano")
+    table = pd.read_csv(found.folder / "results/nano/tables/summary.csv").set_index(["run", "variant", "length"])
+    loss = [table["loss"][name, "plain", 128] for name in ("S-rope-L16-s0", "S-log-L16-s0")]
+    (line,) = [line for line in runs.stdout.splitlines() if line.startswith("loss at 8 L ")]
+    assert [float(cell) for cell in line.split()[4:]] == pytest.approx([*loss, loss[1] - loss[0]], abs=6e-5)
+    assert "arm.log_prior" in runs.stdout
+    itself = found.call("causal_priors", "compare", "nano", "results/nano")
+    assert "Of the 112 tables behind these verdicts that both have, 112 are the same bytes." in itself.stdout
+    for test in ("0003-a", "0004-c"):
+        told = found.call("causal_priors", "explain", test, "--scale", "nano")
+        assert told.returncode == 0
+        assert "mean nothing" in told.stdout

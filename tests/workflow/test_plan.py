@@ -21,6 +21,7 @@ def test_a_clean_tree_plans_the_whole_study(checkout):
         "verdicts": 1,
         "summary": 1,
         "source": 1,
+        "crate": 1,
         "all": 1,
     }
 

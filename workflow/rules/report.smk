@@ -45,3 +45,36 @@ rule source:
     shell:
         "python -m causal_priors --log {log} source {params.options} --verdicts {input.verdicts}"
         " --summary {input.summary} --csv {output.csv} --md {output.md}"
+
+
+# Provenance: what came from what, by sha256, in the form that archives and registries read. The workflow's own files are
+# copied beside it.
+WORKFLOW_FILES = workflow_files(SCALE)
+CRATE = f"{OUT}/ro-crate-metadata.json"
+
+
+rule crate:
+    input:
+        paths([*STUDY.evaluation_files(), *(STUDY.run_folder(run) / "run.json" for run in STUDY.runs())]),
+        rules.shards.output,
+        rules.margins.output,
+        VERDICTS,
+        SUMMARY,
+        SOURCE,
+        THEORY,
+        workflow=[(BASE / name).as_posix() for name in WORKFLOW_FILES],
+    output:
+        CRATE,
+        [f"{OUT}/code/{name}" for name in WORKFLOW_FILES],
+    log:
+        f"{OUT}/logs/crate.log",
+    benchmark:
+        f"{OUT}/benchmarks/crate.tsv"
+    conda:
+        ENVIRONMENT
+    params:
+        code=code_digest("crate"),
+        digest=STUDY.scale.digest(),
+        options=f"--scale {SCALE} {REGISTER} --results {quote(STUDY.config.results)}",
+    shell:
+        "python -m causal_priors --log {log} crate {params.options}"

@@ -119,7 +119,7 @@ def test_blocks_of_rows_equal_the_whole(key, monkeypatch):
     whole = measured()
     monkeypatch.setattr(softmax, "BLOCK_NUMBERS", {"cpu": 1})
     monkeypatch.setattr(softmax, "BLOCK_ROWS", (7, 7))
-    monkeypatch.setattr(dispatch, "KEPT_NUMBERS", 0)
+    monkeypatch.setattr(dispatch, "KEPT_NUMBERS", {"cpu": 0})
     monkeypatch.setattr("causal_priors.losses.LOGIT_NUMBERS", 50 * 9)
     for name, expected, found in zip(["losses", *dict(model.named_parameters())], whole, measured(), strict=True):
         torch.testing.assert_close(

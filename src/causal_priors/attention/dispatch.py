@@ -12,10 +12,10 @@ from causal_priors.attention import softmax
 from causal_priors.attention.kept import kept
 from causal_priors.priors.base import BoundPrior
 
-# Up to this many logits in a layer training keeps every weight: 4 MB. On one thread of a CPU, forward and backward of 4
-# heads of 16: 4 windows of 256 take 4.5 ms against 5.8 of the fused kernel and, with a bias, 5.6 against 7.7 of `whole`;
-# 16 windows of 64 take 2.0 against 2.1 and 2.2 ms.
-KEPT_NUMBERS = 1 << 20
+# Up to this many logits in a layer, in numbers, training keeps every weight: 16 MB on a CPU. On one thread there, forward
+# and backward of 4 windows of 256 with 4 heads of 16 take 4.5 ms against the fused kernel's 5.8 and, with a bias, 5.6
+# against 7.7 of `whole`; 2 windows of 512 with 8 heads of 64 take 36 ms against 59.
+KEPT_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 19}
 
 
 def choose(q_BHTD: Tensor, prior: BoundPrior | None, transport: Transport | None) -> str:
@@ -24,7 +24,7 @@ def choose(q_BHTD: Tensor, prior: BoundPrior | None, transport: Transport | None
         return "transport"
     batch, heads, length, _ = q_BHTD.shape
     trains = torch.is_grad_enabled() and (q_BHTD.requires_grad or (prior is not None and bool(prior.tensors())))
-    if trains and batch * heads * length * length <= KEPT_NUMBERS:
+    if trains and batch * heads * length * length <= KEPT_NUMBERS[q_BHTD.device.type]:
         if q_BHTD.device.type == "cpu" and q_BHTD.dtype.itemsize >= 4:
             return "kept"
         if prior is not None:

@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --config scale=$(SCALE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev reproduce verdicts test test-all lint clean clean-all
+.PHONY: help setup setup-dev reproduce report verdicts test test-all lint clean clean-all
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -20,6 +20,11 @@ setup-dev: .venv/ready-dev
 reproduce: setup ## run the whole study at SCALE and print the verdicts
 	VERDICTS=later $(SNAKEMAKE)
 	@$(BIN)/python -m causal_priors verdicts --scale $(SCALE)
+	@echo "The report with all figures: results/$(SCALE)/report.html"
+
+report: setup ## write results/SCALE/report.html, and whatever it still needs
+	VERDICTS=later $(BIN)/snakemake page --cores $(CORES) --config scale=$(SCALE)
+	@echo "The report with all figures: results/$(SCALE)/report.html"
 
 verdicts: setup ## print the last verdict table
 	@$(BIN)/python -m causal_priors verdicts --scale $(SCALE)

@@ -36,8 +36,8 @@ include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/intervene.smk"
 include: "workflow/rules/verdicts.smk"
-include: "workflow/rules/report.smk"
 include: "workflow/rules/exploratory.smk"
+include: "workflow/rules/report.smk"
 
 
 rule all:
@@ -49,6 +49,7 @@ rule all:
         SOURCE,
         CRATE,
         EXPLORED,
+        PAGE_FILE,
         paths(STUDY.own_files()),
 
 
@@ -69,3 +70,5 @@ onsuccess:
     for folder in [] if environ.get("VERDICTS") == "later" else asked or [OUT]:
         if Path(folder, "verdicts.json").exists():
             shell("python -m causal_priors verdicts --folder {folder} >&2")
+            if Path(folder, "report.html").exists():
+                shell("echo 'The report with all figures: {folder}/report.html' >&2")

@@ -52,6 +52,8 @@ STAGES: dict[str, tuple[str, ...]] = {
     "exploratory": ("causal_priors.exploratory.stage",),
     "summary": ("causal_priors.report.tables",),
     "source": ("causal_priors.report.source",),
+    "figures": ("causal_priors.report.draw", "causal_priors.report.figures"),
+    "page": ("causal_priors.report.html.page",),
     "crate": ("causal_priors.report.crate",),
 }
 

@@ -21,6 +21,8 @@ def test_a_clean_tree_plans_the_whole_study(checkout):
         "verdicts": 1,
         "summary": 1,
         "source": 1,
+        "figures": 1,
+        "page": 1,
         "crate": 1,
         "all": 1,
     }

@@ -1,4 +1,7 @@
-# Tables for readers. They enter no verdict.
+# Tables, figures and the page for readers. They enter no verdict.
+
+from causal_priors.report.digests import style_digest, template_digest
+from causal_priors.report.figures import FIGURES
 
 SUMMARY = [f"{OUT}/tables/summary.csv", f"{OUT}/tables/summary.md"]
 SOURCE = [f"{OUT}/tables/source.csv", f"{OUT}/tables/source.md"]
@@ -45,6 +48,84 @@ rule source:
     shell:
         "python -m causal_priors --log {log} source {params.options} --verdicts {input.verdicts}"
         " --summary {input.summary} --csv {output.csv} --md {output.md}"
+
+
+# All figures in one process, since most of a figure's time is the start of matplotlib. Captions read the sealed tests.
+DRAWN = {figure.name: figure for figure in FIGURES}
+CLAIMS = {test.id: test.claim for protocol in STUDY.protocols for test in protocol.tests}
+SWAPS = f"{OUT}/tables/swaps.csv"
+
+
+rule figures:
+    input:
+        evaluations=paths([*STUDY.evaluation_files(), *STUDY.own_files()]),
+        positions=paths(STUDY.positions_files()),
+        summary=SUMMARY[0],
+        theory=THEORY[0],
+        margins=rules.margins.output,
+        sealed=SEALED,
+    output:
+        [
+            report(
+                f"{OUT}/figures/{name}.svg",
+                caption=f"../report/{name}.rst",
+                category="Figures",
+                labels={"figure": figure.title, "tests": ", ".join(figure.tests) or "none"},
+            )
+            for name, figure in DRAWN.items()
+        ],
+        [f"{OUT}/figures/{name}.png" for name in DRAWN],
+        [f"{OUT}/figures/narrow/{name}.svg" for name in DRAWN],
+        swaps=SWAPS,
+    log:
+        f"{OUT}/logs/figures.log",
+    benchmark:
+        f"{OUT}/benchmarks/figures.tsv"
+    conda:
+        ENVIRONMENT
+    params:
+        code=code_digest("figures"),
+        style=style_digest(),
+        digest=STUDY.scale.digest(),
+        captions={name: figure.caption for name, figure in DRAWN.items()},
+        claims={name: {test: CLAIMS[test] for test in figure.tests} for name, figure in DRAWN.items()},
+        options=f"--scale {SCALE} {REGISTER}",
+        folder=lambda wildcards, output: Path(output[0]).parent.as_posix(),
+    shell:
+        "python -m causal_priors --log {log} figures {input.evaluations} {params.options} --summary {input.summary}"
+        " --theory {input.theory} --margins {input.margins} --swaps {output.swaps} --out {params.folder}"
+
+
+PAGE_FILE = f"{OUT}/report.html"
+
+
+rule page:
+    input:
+        VERDICTS[0],
+        SUMMARY[0],
+        SOURCE[0],
+        THEORY[0],
+        EXPLORED[0],
+        rules.figures.output,
+        rules.shards.output.card,
+        cards=paths(STUDY.run_folder(run) / "run.json" for run in STUDY.runs()),
+        sealed=SEALED,
+    output:
+        report(PAGE_FILE, caption="../report/page.rst", category="The page", labels={"figure": "all", "tests": "all"}),
+    log:
+        f"{OUT}/logs/page.log",
+    benchmark:
+        f"{OUT}/benchmarks/page.tsv"
+    conda:
+        ENVIRONMENT
+    params:
+        code=code_digest("page"),
+        template=template_digest(),
+        digest=STUDY.scale.digest(),
+        claims=CLAIMS,
+        options=f"--scale {SCALE} {REGISTER} --folder {OUT}",
+    shell:
+        "python -m causal_priors --log {log} report {params.options} --out {output}"
 
 
 # Provenance: what came from what, by sha256, in the form that archives and registries read. The workflow's own files are

@@ -5,8 +5,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from causal_priors.report.data import Tables
+from causal_priors.report.figures.colours import LIGHT
 from causal_priors.report.figures.families import FAMILIES
-from causal_priors.report.figures.theme import INK, LIGHT, MUTED, Layout, panels
+from causal_priors.report.figures.theme import INK, MUTED, Layout, panels
 from causal_priors.report.tables import EXPLORATORY
 
 _ROW = 0.34

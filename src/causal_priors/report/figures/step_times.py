@@ -7,8 +7,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from causal_priors.report.data import Tables
+from causal_priors.report.figures.colours import LIGHT
 from causal_priors.report.figures.families import BASELINE
-from causal_priors.report.figures.theme import INK, LIGHT, MUTED, Layout, panels
+from causal_priors.report.figures.theme import INK, MUTED, Layout, panels
 from causal_priors.report.tables import EXPLORATORY
 
 _ROW = 0.2

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 
 from causal_priors.prereg.terms import REGISTERED
 from causal_priors.report.data import PREDICTED, Tables
-from causal_priors.report.figures.theme import INK, LIGHT, MUTED, Layout, panels, signed
+from causal_priors.report.figures.colours import LIGHT
+from causal_priors.report.figures.theme import INK, MUTED, Layout, panels, signed
 
 _ROW = 0.155
 _SENSES = {"cap": "cap: the prior stops falling beyond L", "repair": "repair: the prior falls faster beyond L"}

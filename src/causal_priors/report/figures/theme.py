@@ -1,8 +1,4 @@
-"""Colours, sizes and places that all figures share.
-
-Every colour has a light and a dark form. Files are drawn in the light ones; the page replaces each by a variable that
-follows the reader's scheme, so no two may be the same. Palette colours stand against the paper by 4.5:1 or more, since
-labels are written in them, and stay apart under red, green and blue deficiency (a test simulates these).
+"""Style, sizes and places that all figures share.
 
 A figure is drawn twice: wide, and narrow for a phone, with the same text size on both.
 """
@@ -19,35 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
+from causal_priors.report.figures.colours import LIGHT, PALETTE
+
 STYLE = Path(__file__).parents[1] / "style.mplstyle"
 
-PALETTE = ("blue", "red", "green", "purple", "brown", "navy")
-LIGHT = {
-    "paper": "#ffffff",
-    "ink": "#1b1b1b",
-    "muted": "#5c5c5c",
-    "context": "#c9c9c9",
-    "grid": "#ebebeb",
-    "blue": "#1548dc",
-    "red": "#c62b00",
-    "green": "#00854d",
-    "purple": "#a54ea6",
-    "brown": "#611f00",
-    "navy": "#002c6d",
-}
-DARK = {
-    "paper": "#16191d",
-    "ink": "#f0f0f0",
-    "muted": "#aab0b7",
-    "context": "#4b525a",
-    "grid": "#2a2f35",
-    "blue": "#207fff",
-    "red": "#ff6148",
-    "green": "#26ee94",
-    "purple": "#ff9cff",
-    "brown": "#dbcc0f",
-    "navy": "#b56f7c",
-}
 PAPER, INK, MUTED, CONTEXT, GRID = (LIGHT[name] for name in ("paper", "ink", "muted", "context", "grid"))
 COLOURS = tuple(LIGHT[name] for name in PALETTE)
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -63,7 +34,7 @@ class Layout:
     columns: int
 
 
-WIDE, NARROW = Layout("wide", 10.4, 3), Layout("narrow", 4.4, 1)
+WIDE, NARROW = Layout("wide", 10.4, 3), Layout("narrow", 4.1, 1)
 LAYOUTS = (WIDE, NARROW)
 
 

@@ -6,7 +6,8 @@ from matplotlib.figure import Figure
 
 from causal_priors.report.data import Tables
 from causal_priors.report.figures.census import groups
-from causal_priors.report.figures.theme import INK, LIGHT, Layout, one_line, panels
+from causal_priors.report.figures.colours import LIGHT
+from causal_priors.report.figures.theme import INK, Layout, one_line, panels
 from causal_priors.report.tables import EXPLORATORY
 
 _HEAD = ["run", "layer", "head"]

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from causal_priors.arms import ARMS, DISTANCE
 from causal_priors.report.data import RUN, Tables
+from causal_priors.report.figures.colours import LIGHT
 from causal_priors.report.figures.families import FAMILIES, look
 from causal_priors.report.figures.theme import (
     CONTEXT,
     INK,
-    LIGHT,
     MUTED,
     Label,
     Layout,

@@ -9,8 +9,9 @@ from causal_priors.prereg.ledger import Assumption
 from causal_priors.prereg.terms import Protocol
 from causal_priors.report.html.dots import Record, Strip, plot_of, strips
 
-_SIGNS = {"holds": "✓", "triggered": "✓", "fails": "✗", "not triggered": "✗", "not evaluated": "–"}
-_KINDS = {"✓": "yes", "✗": "no", "–": "open"}
+# "Not triggered" is an outcome of the switching rule, no failure.
+_SIGNS = {"holds": "✓", "triggered": "✓", "fails": "✗", "not triggered": "○", "not evaluated": "–"}
+_KINDS = {"✓": "yes", "✗": "no", "○": "open", "–": "open"}
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,11 @@ def card(record: Record, ledger: Mapping[str, Assumption]) -> Card:
     sign = _SIGNS[record["verdict"]]
     plot = plot_of(record)
     drawn, axis = strips(plot) if plot else ([], "")
-    words = f"{plot.axis}; the shaded side of the line counts as held" if plot else ""
+    words = plot.axis if plot else ""
+    used = {row["dtype"] for row in record["observed"] if "dtype" in row}
+    kept = {name: value for name, value in record["thresholds"].items() if not used or name in used}
     thresholds = ", ".join(
-        f"{value:g}" if name == "difference" else f"{value:g} ({name})" for name, value in record["thresholds"].items()
+        f"{value:g}" if name == "difference" or used else f"{value:g} ({name})" for name, value in kept.items()
     )
     return Card(
         record=record,

@@ -59,14 +59,14 @@ def plot_of(record: Record) -> Plot | None:
     unit = record["unit"]
     if "edit" in observed[0]:
         rows = _checkpoints(observed, "") + _checkpoints(record["exploratory"], "exploratory")
-        return Plot(rows, f"change in the predicted direction, {unit}", "right")
+        return Plot(rows, f"change as predicted, {unit}", "right")
     if "comparator" in observed[0]:
         threshold = record["thresholds"]["difference"]
         rows = _comparisons(observed, threshold, "")
         for other in record["beside"]:
             rows += _comparisons(other["observed"], threshold, "beside")
-        return Plot(rows, f"comparator minus arm, {unit}", "right")
-    return Plot(_bounded(observed), f"observed value, {unit}", "left")
+        return Plot(rows, f"difference, {unit}", "right")
+    return Plot(_bounded(observed), f"observed, {unit}", "left")
 
 
 def _grouped(rows: Sequence[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
@@ -88,7 +88,7 @@ def _comparisons(observed: Sequence[Record], threshold: float, apart: str) -> li
             )
             for row in rows
         ]
-        label = f"{comparator} − {arm}" + (f", L = {length}" if len(lengths) > 1 else "")
+        label = f"{comparator} − {arm}" + (f", L {length}" if len(lengths) > 1 else "")
         found.append(Row(label, dots, threshold, apart))
     return found
 

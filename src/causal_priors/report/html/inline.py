@@ -2,7 +2,7 @@
 
 import re
 
-from causal_priors.report.figures.theme import LIGHT
+from causal_priors.report.figures.colours import LIGHT
 
 _ROOT = re.compile(r"<svg[^>]*?viewBox=\"([^\"]+)\"[^>]*>", re.DOTALL)
 _ID = re.compile(r'\sid="([^"]+)"')

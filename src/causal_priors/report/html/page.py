@@ -21,8 +21,8 @@ from causal_priors.prereg.seal import load_sealed
 from causal_priors.prereg.verdict_tables import DIRECTION, NOTHING, read_verdicts
 from causal_priors.report.data import read_theory, resolutions
 from causal_priors.report.figures import FIGURES
-from causal_priors.report.figures.theme import DARK, LIGHT
-from causal_priors.report.html import sections
+from causal_priors.report.figures.colours import DARK, LIGHT
+from causal_priors.report.html import markdown, sections
 from causal_priors.report.html.board import experiments, tally
 from causal_priors.report.html.inline import inline_svg
 from causal_priors.scale import Scale
@@ -72,7 +72,7 @@ def _context(scale: Scale, preregistration: str | Path, folder: Path) -> dict[st
     tests = {record["test_id"]: record for record in records}
     return {
         "scale": scale,
-        "status": _STATUS.get(scale.status, "").format(scale=scale.name),
+        "status": _STATUS.get(scale.status, "").format(scale=scale.name).replace("`", ""),
         "version": __version__,
         "tally": tally(records),
         "experiments": experiments(records, protocols, ledger),
@@ -101,7 +101,7 @@ def _context(scale: Scale, preregistration: str | Path, folder: Path) -> dict[st
         "scale_rows": sections.scale_rows(scale),
         "scale_digest": scale.digest(),
         "shards": _shards(folder),
-        "extra": sections.extra_tables(folder / "tables" / "exploratory"),
+        "extra": _exploratory(folder / "tables/exploratory/exploratory.md"),
         "inputs": [(name, sha256_file(folder / name)) for name in READ],
     }
 
@@ -119,6 +119,13 @@ def _figure(path: Path, prefix: str, title: str) -> Markup:
     except OSError as error:
         raise refuse(f"cannot be read ({error.strerror})", file=path, remedy=_REMEDY) from error
     return Markup(inline_svg(text, prefix, title))
+
+
+def _exploratory(path: Path) -> list[tuple[str, Markup]]:
+    """The parts of the exploratory page, if there is one."""
+    if not path.is_file():
+        return []
+    return [(heading, Markup(body)) for heading, body in markdown.sections(path.read_text(encoding="utf-8"))]
 
 
 def _shards(folder: Path) -> Mapping[str, Any]:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -37,7 +36,9 @@ def swap_table(swaps: pd.DataFrame, resolutions: Mapping[str, Mapping[str, float
     found = []
     order = swaps.sort_values(["edit", "size", "status", "arm", "seed"], ascending=[True, False, False, True, True])
     for row in order.to_dict("records"):
-        item: dict[str, Any] = {**row, "apart": "" if row["status"] == REGISTERED else "exploratory"}
+        item = {str(name): value for name, value in row.items()} | {
+            "apart": "" if row["status"] == REGISTERED else "exploratory"
+        }
         for name in ("loss", "far"):
             change = row[f"{name}_after"] - row[f"{name}_before"]
             resolved = abs(change) >= resolutions[name].get(row["dtype"], 0.0)
@@ -206,18 +207,3 @@ def scale_rows(scale: Scale) -> list[tuple[str, str]]:
         )
         rows.append((f"size {name}", words))
     return rows
-
-
-def extra_tables(folder: Path) -> list[tuple[str, Table]]:
-    """Exploratory tables that other stages left as csv: name and rows."""
-    found = []
-    for path in sorted(folder.glob("*.csv")):
-        frame = pd.read_csv(path)
-        rows = [[cell(value) for value in row] for row in frame.itertuples(index=False)]
-        found.append(
-            (
-                path.stem,
-                Table(path.stem.replace("_", " "), [str(name).replace("_", " ") for name in frame.columns], rows),
-            )
-        )
-    return found

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
+from causal_priors.driver import LOCK
 from causal_priors.progress import clock_text
 from causal_priors.report.jobs import (
     DONE,
@@ -14,6 +15,7 @@ from causal_priors.report.jobs import (
     STOPPED,
     WAITING,
     Job,
+    is_held,
     rule_jobs,
     run_jobs,
 )
@@ -35,6 +37,7 @@ def status_text(study: Study) -> tuple[str, bool]:
     lines += [*_matrix(runs, study), ""]
     for state in (RUNNING, STOPPED, FAILED):
         lines += _list(state, [job for job in every if job.state == state])
+    lines += _list("diverged", [job for job in every if job.state == DONE and job.text])
     lines.append(_closing(every, study))
     return "\n".join(lines) + "\n", all(job.state == DONE for job in every)
 
@@ -85,6 +88,8 @@ def _closing(jobs: Sequence[Job], study: Study) -> str:
     if states[DONE] == len(jobs):
         return f"All done. The verdicts: python -m causal_priors verdicts --scale {scale}"
     if not states[RUNNING]:
+        if is_held(study.folder / LOCK):
+            return "Snakemake is at work, between two jobs."
         return f"Nothing is running. To go on: snakemake --cores all --rerun-incomplete --config scale={scale}"
     seconds = remaining_seconds(jobs, study.folder / "benchmarks")
     if seconds is None:

@@ -68,6 +68,7 @@ def train_stage(
         if not whole:
             _sweep(out)
         if whole or checkpoint.take_back(out, out / WORK, request):
+            checkpoint.keep(out, out / WORK)
             remove_state(out / WORK)
             note(f"{name}: is complete in {out}; {'nothing to do' if whole else 'its files are put back'}")
             return

@@ -53,6 +53,11 @@ def test_the_size_of_the_numbers_does_not_matter(factor):
     assert other.high == pytest.approx(one.high * factor, rel=1e-9)
 
 
+def test_differences_that_are_all_but_equal_have_a_narrow_interval():
+    found = paired_interval(0.01 + 1e-16 * np.arange(BLOCKS))
+    assert 0.01 <= found.low <= found.mean <= found.high <= 0.01 + 1e-14
+
+
 def test_the_same_numbers_give_the_same_interval_whatever_was_asked_before():
     values = np.random.default_rng(6).normal(size=BLOCKS)
     first = paired_interval(values)

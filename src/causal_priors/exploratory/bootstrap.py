@@ -8,11 +8,10 @@ hand; nothing about other seeds, other text or another training.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import bootstrap
 
 CONFIDENCE = 0.95
@@ -58,17 +57,17 @@ def paired_interval(differences: ArrayLike) -> Interval:
     if (values == values[0]).all():
         # Whatever is drawn, the mean is this. Exactly zero stays exactly zero.
         return Interval(len(values), float(values[0]), float(values[0]), float(values[0]), math.nan)
-    low, high = _interval(values) if len(values) >= LEAST else (math.nan, math.nan)
     centred = values - mean
+    low, high = (mean + end for end in _around(centred)) if len(values) >= LEAST else (math.nan, math.nan)
     neighbours = float(centred[1:] @ centred[:-1] / (centred @ centred))
     return Interval(len(values), mean, low, high, neighbours)
 
 
-def _interval(values: np.ndarray) -> Sequence[float]:
-    # In units of the spread: differences of 1e-14 would underflow when squared and cubed.
-    scale = float(np.abs(values).max())
+def _around(centred: NDArray[np.float64]) -> tuple[float, float]:
+    # In units of the spread: differences of 1e-14, or that are all but equal, would underflow when squared and cubed.
+    scale = float(np.abs(centred).max())
     found = bootstrap(
-        (values / scale,),
+        (centred / scale,),
         np.mean,
         n_resamples=RESAMPLES,
         confidence_level=CONFIDENCE,

@@ -69,4 +69,5 @@ def moved(positions: pd.DataFrame, statuses: Mapping[str, str]) -> Result:
 
 
 def _near(value: pd.Series) -> pd.Series:
-    return (value - BOUNDARY).abs() <= NEAR
+    # As in scoring: a tie in decimals is a tie.
+    return (value - BOUNDARY).abs().round(12) <= NEAR

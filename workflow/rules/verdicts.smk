@@ -3,7 +3,9 @@
 KINDS = ["json", "parquet", "csv", "md"]
 VERDICTS = [f"{OUT}/verdicts.{kind}" for kind in KINDS]
 REGISTERED = Path(STUDY.config.preregistration)
-SEALED = paths(sorted([*REGISTERED.glob("**/*.yaml"), *REGISTERED.glob("**/seal.json")]))
+SEALED = paths(
+    sorted(file for kind in ("*.yaml", "[0-9]*/*.yaml", "[0-9]*/seal.json") for file in REGISTERED.glob(kind))
+)
 
 
 rule verdicts:

@@ -48,6 +48,7 @@ def register(add: Add) -> None:
     sub = add("seal", _seal, "seal new protocols; with --check, only look whether anything sealed has changed")
     sub.add_argument("--preregistration", type=Path, default=Path("preregistration"))
     sub.add_argument("--check", action="store_true")
+    sub.add_argument("--exploratory", action="store_true", help="seal new protocols of the folder exploratory/ instead")
     sub.add_argument("--date", help="date of the seal, YYYY-MM-DD")
     sub.add_argument("--results", type=Path, default=Path("results"), help="folder that must hold no trained run yet")
 
@@ -115,12 +116,15 @@ def _snapshot(options: argparse.Namespace) -> None:
 def _seal(options: argparse.Namespace) -> None:
     from datetime import UTC, datetime
 
+    from causal_priors.prereg.exploratory import check_exploratory, seal_exploratory
     from causal_priors.prereg.seal import check_seals, seal
 
     if options.check:
         for protocol, digest in check_seals(options.preregistration).items():
             print(f"{protocol}  {digest}")
+        for protocol, digest in check_exploratory(options.preregistration).items():
+            print(f"{protocol}  {digest}  exploratory")
         return
     date = options.date or datetime.now(UTC).date().isoformat()
-    for path in seal(options.preregistration, date, options.results):
+    for path in (seal_exploratory if options.exploratory else seal)(options.preregistration, date, options.results):
         print(path)

@@ -60,15 +60,18 @@ def train_job(results):
 def test_an_empty_folder_waits_for_everything(results, capsys):
     text = told(results, capsys)
     counts = {
-        line.split()[0]: line.split()[1:] for line in text.splitlines() if line.startswith(("train", "eval", "inter"))
+        line.split()[0]: line.split()[1:]
+        for line in text.splitlines()
+        if line.startswith(("train", "eval", "inter", "control"))
     }
     assert counts == {
         "train": ["–", "–", "–", "–", "82"],
         "evaluate": ["–", "–", "–", "–", "82"],
         "intervene": ["–", "–", "–", "–", "30"],
+        "control": ["–", "–", "–", "–", "5"],
     }
     assert "Nothing is running. To go on: snakemake --cores all" in text
-    assert line_of(text) == "S-rope-L16              s0 ..   s1 ..   s2 .."
+    assert line_of(text) == "S-rope-L16              s0 ...  s1 ...  s2 ..."
     assert max(map(len, text.splitlines())) <= status.WIDTH
 
 
@@ -82,7 +85,7 @@ def test_a_running_job_shows_its_step_loss_rate_and_time_left(results, capsys):
         text = told(results, capsys)
     left = r"step 100 of 300 \(33%\), loss 4.523, 10,240 tokens/s, about 0:00:(20|19|18) left"
     assert re.search(rf"^  train {RUN}: {left}$", text, re.M)
-    assert line_of(text).split()[1:3] == ["s0", ">."]
+    assert line_of(text).split()[1:3] == ["s0", ">.."]
     # The lock went with the job: nothing was saved, so nothing can be continued.
     assert train_job(results).state == jobs.STOPPED
 
@@ -171,7 +174,7 @@ def test_a_finished_run_is_done_and_a_diverged_one_says_so(results, capsys):
     folder.mkdir(parents=True)
     (folder / "run.json").write_text('{"status": "finished"}')
     (folder / "evaluation.parquet").touch()
-    assert line_of(told(results, capsys)).split()[1:3] == ["s0", "##"]
+    assert line_of(told(results, capsys)).split()[1:3] == ["s0", "##."]
     (folder / "run.json").write_text('{"status": "diverged at step 3"}')
     assert (train_job(results).state, train_job(results).text) == (jobs.DONE, "diverged at step 3")
     assert f"train {RUN}: diverged at step 3" in told(results, capsys)

@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from causal_priors.exploratory import PAGE
 from causal_priors.progress import read_line
+from causal_priors.report.crate import METADATA
 from causal_priors.runs import Run
 from causal_priors.study import Study
 
@@ -61,19 +63,22 @@ def rule_jobs(study: Study) -> tuple[list[Job], list[Job]]:
         for rule, file in (
             ("verdicts", "verdicts.json"),
             ("summary", "tables/summary.csv"),
+            ("exploratory", f"tables/exploratory/{PAGE}"),
             ("source", "tables/source.csv"),
+            ("crate", METADATA),
         )
     ]
     return before, after
 
 
 def run_jobs(study: Study) -> Iterator[tuple[str, list[Job]]]:
-    """Yield each run's name with its jobs: train, evaluate, then its edits. Registered runs first, then any others."""
+    """Yield each run's name with its jobs: train, evaluate, its edits, its control. Registered runs come first."""
     edits: dict[Run, list[str]] = {}
     for item in study.interventions():
         edits.setdefault(item.run, []).append(item.edit)
     names = [(run.name(study.scale), edits.get(run, [])) for run in study.runs()]
     known = {name for name, _ in names}
+    controls = {path.parent.name for path in study.control_files()}
     runs = study.folder / "runs"
     others = sorted(path.name for path in runs.iterdir() if path.is_dir()) if runs.is_dir() else []
     for name in others:
@@ -86,6 +91,8 @@ def run_jobs(study: Study) -> Iterator[tuple[str, list[Job]]]:
         for edit in edited:
             label = f"{name}-{edit}"
             jobs.append(job(INTERVENE, label, folder / f"{edit}.parquet", logs / INTERVENE / f"{label}.log"))
+        if name in controls:
+            jobs.append(job(CONTROL, name, folder / "control.parquet", logs / CONTROL / f"{name}.log"))
         yield name, jobs
 
 

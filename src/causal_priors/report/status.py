@@ -57,7 +57,7 @@ def _series(label: str, jobs: Iterable[Job]) -> str:
 def _matrix(runs: dict[str, list[Job]], study: Study) -> list[str]:
     """One line per size, arm and length; a group of marks per seed."""
     meaning = "  ".join(f"{GLYPHS[state]} {state}" for state in STATES)
-    lines = [f"{meaning}; per seed: train, evaluate, swaps"]
+    lines = [f"{meaning}; per seed: train, evaluate, swaps or control"]
     groups: dict[str, list[str]] = {}
     for name, jobs in runs.items():
         group, _, seed = name.rpartition("-s")

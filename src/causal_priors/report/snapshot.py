@@ -7,11 +7,16 @@ from pathlib import Path
 
 from causal_priors.artifacts import read_json, write_bytes, write_json, write_text
 from causal_priors.errors import refuse
+from causal_priors.exploratory import PAGE, TABLES
 from causal_priors.report.timings import timing_table
 
+# Rows of every head at every length or step: the page has what they come to.
+_LARGE = {"exponents", "far-mass"}
 FILES = (
     *(f"verdicts.{kind}" for kind in ("json", "parquet", "csv", "md")),
     *(f"tables/{name}.{kind}" for name in ("summary", "source") for kind in ("csv", "md")),
+    f"tables/exploratory/{PAGE}",
+    *(f"tables/exploratory/{name}.csv" for name in TABLES if name not in _LARGE),
     "theory/margins.json",
     *(f"theory/theory.{kind}" for kind in ("parquet", "csv")),
     "data/shards/card.json",

@@ -20,7 +20,7 @@ from typing import TextIO
 
 from causal_priors import driver
 from causal_priors.cli import benches, data, look, report, runs, share, verdicts
-from causal_priors.cli.options import Command
+from causal_priors.cli.options import Command, OneLineParser
 from causal_priors.errors import UserError
 
 EXIT_CODES = """exit codes:
@@ -132,7 +132,7 @@ def _hold(descriptor: int) -> None:
 
 def parser(prog: str = "python -m causal_priors") -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    top = argparse.ArgumentParser(
+    top = OneLineParser(
         prog=prog,
         description="One command per stage of the pipeline, and commands that only look.",
         epilog=EXIT_CODES,

@@ -1,15 +1,19 @@
 """What the groups of commands share: common options, the scale, and the signature of a command."""
 
 import argparse
+import difflib
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 if TYPE_CHECKING:
     from causal_priors.scale import Scale
     from causal_priors.study import Study
 
 Command = Callable[[argparse.Namespace], None]
+# How argparse says that a word is none of those that it knows.
+_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
 class Add(Protocol):
@@ -17,6 +21,17 @@ class Add(Protocol):
 
     def __call__(self, name: str, command: Command, help_text: str) -> argparse.ArgumentParser:
         """Return the parser of the new command."""
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser that tells a mistake in one line with its remedy, and exits with 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line and exit."""
+        match = _CHOICE.search(message)
+        close = difflib.get_close_matches(match[1], re.findall(r"[\w-]+", match[2]), n=1) if match else []
+        remedy = f"did you mean {close[0]}?" if close else f"see {self.prog} --help"
+        self.exit(2, f"error: {message.partition(' (choose from')[0]}; {remedy}\n")
 
 
 def texts_options(sub: argparse.ArgumentParser) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from causal_priors.artifacts import read_json
 from causal_priors.errors import refuse
+from causal_priors.prereg.exploratory import folders as exploratory_folders
 from causal_priors.prereg.ledger import Amendment, Assumption, load_assumptions
-from causal_priors.prereg.seal import SEAL, load_sealed
+from causal_priors.prereg.seal import PLAN, SEAL, load_sealed
 from causal_priors.prereg.terms import Protocol, RegisteredTest
 from causal_priors.prereg.verdict_tables import read_verdicts
 
@@ -39,6 +40,9 @@ def find_experiment(preregistration: str | Path, name: str) -> Entry:
     """Return the experiment with this id. Raises `UserError` naming those there are."""
     known = entries(preregistration)
     if name not in known:
+        for folder in exploratory_folders(preregistration):
+            if folder.name.startswith(f"{name}-"):
+                raise refuse("is exploratory: it has no registered test", value=name, remedy=f"read {folder / PLAN}")
         raise refuse("is not an experiment", value=name, remedy=f"registered are {', '.join(known)}")
     return known[name]
 

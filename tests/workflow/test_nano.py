@@ -88,7 +88,7 @@ def test_a_new_arm_retrains_nothing(study, edited):
 def test_an_edit_of_the_scoring_reruns_scoring_only(study, edited):
     found, _ = study
     edited("src/causal_priors/prereg/scoring.py", "\n\n\n", "\n\nREMARK = 1\n\n\n")
-    assert found.planned() == {"verdicts": 1, "exploratory": 1, "source": 1, "crate": 1, "all": 1}
+    assert found.planned() == {"verdicts": 1, "exploratory": 1, "source": 1, "page": 1, "crate": 1, "all": 1}
 
 
 def test_an_edit_of_one_prior_retrains_its_arms_only(study, edited):
@@ -169,6 +169,8 @@ def test_the_arm_of_the_readme_runs_beside_the_study_and_enters_no_verdict(study
         "summary": 1,
         "exploratory": 1,
         "source": 1,
+        "figures": 1,
+        "page": 1,
         "crate": 1,
         "all": 1,
     }

@@ -26,7 +26,8 @@ def capped():
 
 
 def found(frame, wanted=None, gone=None):
-    return changes(frame, wanted or {(NAME, "cap"): "registered"}, gone or {})
+    resolutions = {("loss", "float64"): 1e-7, ("far_mass", "float64"): 1e-9}
+    return changes(frame, wanted or {(NAME, "cap"): "registered"}, gone or {}, resolutions)
 
 
 def test_a_planted_change_is_shown_where_it_was_planted():
@@ -52,7 +53,8 @@ def test_what_did_not_move_is_counted_to_the_last_bit():
     moved = edited & (frame["length"] == 8 * L) & (frame["bin"] == 3) & (frame["block"] == 5)
     frame.loc[moved, "value"] = np.nextafter(frame.loc[moved, "value"], 9)
     table = found(frame).rows.set_index("first")
-    assert table.loc[4 * L + 1, ["equal_rows", "rows"]].tolist() == [7, 8]
+    assert table.loc[4 * L + 1, ["equal_rows", "rows", "sign"]].tolist() == [7, 8, "unresolved"]
+    assert table.loc[2 * L + 1, "sign"] == "zero"
 
 
 @pytest.mark.parametrize("damage", ["missing", "doubled", "not finite", "one side"])

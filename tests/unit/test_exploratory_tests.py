@@ -193,6 +193,8 @@ def test_a_direction_that_fails_never_holds_and_one_that_is_unresolved_may():
     found = flips("0004-a", frame)
     assert found[["outcome", "side", "becomes"]].to_numpy().tolist() == [["not evaluated", "below", "holds"]]
     assert found["flips_at"].item() == pytest.approx(5e-8, rel=1e-3)
+    signs = intervals(only("0004-a"), observed(frame), ARMS).rows.set_index(["arm", "size", "seed"])["sign"]
+    assert (signs["fox+cap", "S", 0], signs["fox+cap", "S", 1]) == ("unresolved", "up")
 
 
 def test_a_verdict_that_no_threshold_changes_says_so():

@@ -19,6 +19,8 @@ RESAMPLES = 9999
 SEED = 20_251_130
 # Fewer blocks than this say next to nothing of how blocks spread.
 LEAST = 8
+# The sign of a change that is below the resolution of the arithmetic.
+UNRESOLVED = "unresolved"
 
 
 @dataclass(frozen=True)

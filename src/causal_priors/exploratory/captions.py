@@ -18,9 +18,10 @@ metric. At exactly that value a difference still counts as reaching the threshol
 Rows: `sensitivity.csv`."""
 
 EDITS = """What cap and repair change, by position of the target in windows of 8L: mean over the seeds of after minus
-before, in nats per target; in brackets, of how many checkpoints the interval over blocks lies above / below zero.
-Positions 1 to L see no pair that is changed. Far mass: change of the share of attention at distance L/8 or more.
-Rows, with intervals and far mass at both windows: `edits.csv`."""
+before, in nats per target; in brackets, of how many checkpoints the interval over blocks lies above / below zero
+(changes below the registered resolution of the arithmetic count as neither). Positions 1 to L see no pair that is
+changed. Far mass: change of the share of attention at distance L/8 or more. Rows, with intervals and far mass at both
+windows: `edits.csv`."""
 
 EXPONENTS = f"""Does training drive exponents to one, where a log-prior ceases to be summable? All heads of all seeds
 of an arm: mean exponent and mean distance from one before and after training, heads within {NEAR:g} of one, and heads

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from causal_priors.exploratory.bootstrap import paired_interval
+from causal_priors.exploratory.bootstrap import UNRESOLVED, paired_interval
 from causal_priors.exploratory.result import Absent, Result, by_run, collect, identity_of
 from causal_priors.runs import EVALUATION_FACTORS
 
@@ -23,15 +23,26 @@ _PLACE = ["quantity", "bin", "far_window", "block", "window"]
 _IDENTITY = ["arm", "size", "train_length", "seed", "dtype"]
 
 
-def changes(frame: pd.DataFrame, wanted: Mapping[tuple[str, str], str], gone: Mapping[str, str]) -> Result:
+def changes(
+    frame: pd.DataFrame,
+    wanted: Mapping[tuple[str, str], str],
+    gone: Mapping[str, str],
+    resolutions: Mapping[tuple[str, str], float],
+) -> Result:
     """Return one row per run, variant and place: mean before and after, the change, and its interval over blocks.
 
     frame: rows of kind "evaluation", in which each run measured its variants beside "plain" once. wanted: by run and
     variant, "registered" or "exploratory"; what is not in `frame` is absent. gone: runs without a result, with why.
     first and last: positions of the targets, counted from 1, for losses in nats per target; far_window: for far mass, a
-    share of attention. equal_rows: how many of `rows` measured values (blocks and windows) are the same to the last bit.
+    share of attention. resolutions: by quantity and dtype; below it a change is rounding, which no interval over blocks
+    can tell, and its sign is "unresolved". equal_rows: how many of `rows` measured values (blocks and windows) are the
+    same to the last bit.
     """
-    return collect(_rows(frame[frame["length"] == FULL * frame["train_length"]], wanted, gone), COLUMNS)
+    rows = list(_rows(frame[frame["length"] == FULL * frame["train_length"]], wanted, gone))
+    for row in rows:
+        if isinstance(row, dict) and 0 < abs(row["change"]) < resolutions.get((row["quantity"], row["dtype"]), 0):
+            row["sign"] = UNRESOLVED
+    return collect(rows, COLUMNS)
 
 
 def _rows(

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from causal_priors.exploratory.bootstrap import Interval, paired_interval
+from causal_priors.exploratory.bootstrap import UNRESOLVED, Interval, paired_interval
 from causal_priors.exploratory.result import Absent, Result, collect
 from causal_priors.prereg.observations import NotEvaluatedError, Observations
 from causal_priors.prereg.rules import Row
@@ -98,7 +98,7 @@ def _interval(
         "difference": row["difference"],
         "low": found.low,
         "high": found.high,
-        "sign": found.sign,
+        "sign": found.sign if row.get("resolved", True) or found.sign == "zero" else UNRESOLVED,
         "neighbours": found.neighbours,
         "threshold": threshold,
         "against_threshold": place,

@@ -17,7 +17,7 @@ from causal_priors.prereg.observations import Observations
 from causal_priors.prereg.protocol import registered_interventions, registered_runs
 from causal_priors.prereg.scoring import read_results
 from causal_priors.prereg.seal import load_sealed
-from causal_priors.prereg.terms import EXPLORATORY
+from causal_priors.prereg.terms import EXPLORATORY, DirectionEveryCheckpoint, Protocol
 from causal_priors.runs import EDITS, parse_run
 from causal_priors.scale import Scale
 from causal_priors.tables import SCHEMAS, read_table
@@ -54,6 +54,7 @@ def analyse(preregistration: Path, scale: Scale, files: Sequence[Path]) -> dict[
     frame = pd.concat([plain, *(read[edit][0] for edit in EDITS)], ignore_index=True)
     observations = Observations(frame, scale, runs, statuses)
 
+    resolutions = _resolutions(protocols)
     edits = {(item.run.name(scale), item.edit): item.status for item in registered_interventions(protocols)}
     given = [(path.parent.name, stem) for stem in EDITS for path in by_stem.get(stem, [])]
     edits = {**dict.fromkeys(given, EXPLORATORY), **edits}
@@ -64,11 +65,11 @@ def analyse(preregistration: Path, scale: Scale, files: Sequence[Path]) -> dict[
     results = {
         "intervals": comparisons.intervals(protocols, observations, ARMS),
         "sensitivity": sensitivity(protocols, observations, ARMS),
-        "edits": joined([changes(read[edit][0], by_edit[edit], statuses) for edit in EDITS]),
+        "edits": joined([changes(read[edit][0], by_edit[edit], statuses, resolutions) for edit in EDITS]),
         "exponents": drift.over_steps(positions),
         "exponents-moved": drift.moved(positions, gone),
         "far-mass": far_masses(plain, positions, ARMS, gone),
-        "controls": changes(read[CONTROL][0], controls, statuses),
+        "controls": changes(read[CONTROL][0], controls, statuses, resolutions),
     }
     return {**results, "absent": _absent(results)}
 
@@ -83,6 +84,17 @@ def _positions(paths: Sequence[Path], scale: Scale) -> pd.DataFrame:
         parts.append(rows.assign(**identity, train_length=run.train_length(scale), seed=run.seed))
     columns = [*SCHEMAS["positions"].names, *drift.IDENTITY]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def _resolutions(protocols: Sequence[Protocol]) -> dict[tuple[str, str], float]:
+    """Registered resolutions of changes, by quantity and dtype."""
+    return {
+        (protocol.metrics[test.rule.metric].quantity, dtype): value
+        for protocol in protocols
+        for test in protocol.tests
+        if isinstance(test.rule, DirectionEveryCheckpoint)
+        for dtype, value in test.rule.resolution
+    }
 
 
 def _absent(results: Mapping[str, Result]) -> Result:

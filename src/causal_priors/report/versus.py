@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from causal_priors.artifacts import read_json
+from causal_priors.artifacts import read_json, read_signed_json
 from causal_priors.errors import refuse
 from causal_priors.prereg.verdict_tables import Record, read_verdicts
 from causal_priors.report.tables import summarise
@@ -44,7 +44,7 @@ def _folder(name: str, results: Path, scale: str) -> Path:
 
 def compare_runs(a: Path, b: Path) -> list[str]:
     """Lines of the comparison of two run folders."""
-    cards = [read_json(folder / CARD) for folder in (a, b)]
+    cards = [read_signed_json(folder / CARD) for folder in (a, b)]
     names = [str(card["parameters"]["run"]) for card in cards]
     lines = [_row("", *names, "b - a"), _row("status", *(str(card["status"]) for card in cards))]
     for key in ("total", "positional"):

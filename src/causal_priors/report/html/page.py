@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from causal_priors import __version__
-from causal_priors.artifacts import read_json, sha256_file, write_text
+from causal_priors.artifacts import read_signed_json, sha256_file, write_text
 from causal_priors.errors import refuse
 from causal_priors.prereg.ledger import load_assumptions
 from causal_priors.prereg.protocol import registered_runs
@@ -68,7 +68,7 @@ def _context(scale: Scale, preregistration: str | Path, folder: Path) -> dict[st
     source = _csv(folder / "tables/source.csv")
     registered = registered_runs(protocols)
     names = [run.name(scale) for run in registered] + sorted(set(lengths["run"]))
-    cards = {name: read_json(path) for name in names if (path := folder / "runs" / name / "run.json").is_file()}
+    cards = {name: read_signed_json(path) for name in names if (path := folder / "runs" / name / "run.json").is_file()}
     tests = {record["test_id"]: record for record in records}
     return {
         "scale": scale,
@@ -129,5 +129,5 @@ def _exploratory(path: Path) -> list[tuple[str, Markup]]:
 
 
 def _shards(folder: Path) -> Mapping[str, Any]:
-    card: Mapping[str, Any] = read_json(folder / "data/shards/card.json", remedy=_REMEDY)
+    card: Mapping[str, Any] = read_signed_json(folder / "data/shards/card.json", remedy=_REMEDY)
     return card

@@ -29,29 +29,30 @@ EXIT_CODES = """exit codes:
   128 + n  stopped by signal n, with the work saved; the same command continues"""
 _STOPPED = "stopped by {}; what was finished is kept, the same command goes on"
 _MEMORY_REMEDY = "run fewer jobs at a time (--cores), or raise the limit; earlier files are untouched"
-# How torch says on a CPU and on a GPU, and Python of a thread, that there is no memory left.
-_MEMORY_TEXTS = ("can't allocate memory", "not enough memory", "out of memory", "can't start new thread")
+# How torch says on a CPU and on a GPU, Python of a thread, and the loader of a library, that there is no memory left.
+_MEMORY_TEXTS = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "can't start new thread",
+    "failed to map segment",
+    "annot allocate memory",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
-    options = parser().parse_args(arguments)
-    if options.log is None:
-        return _run(options)
-    try:
-        terminal = _redirect(options.log)
-    except OSError as error:
-        print(f"error: {options.log}: cannot be written ({error.strerror})", file=sys.stderr)
-        return 2
-    with terminal:
-        return _run(options, terminal)
-
-
-def _run(options: argparse.Namespace, terminal: TextIO | None = None) -> int:
-    command: Command = options.command
+    terminal: TextIO | None = None
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         driver.follow()
+        options = parser().parse_args(arguments)
+        if options.log is not None:
+            try:
+                terminal = _redirect(options.log)
+            except OSError as error:
+                return _say(f"error: {options.log}: cannot be written ({error.strerror})", None, 2)
+        command: Command = options.command
         command(options)
     except BrokenPipeError:
         # The reader of a pipe has seen enough (`... | head`).
@@ -67,7 +68,7 @@ def _run(options: argparse.Namespace, terminal: TextIO | None = None) -> int:
         if terminal and isinstance(stopped.code, int) and stopped.code > 128:
             print(_STOPPED.format(signal.Signals(stopped.code - 128).name), file=terminal, flush=True)
         raise
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, ImportError) as error:
         if not _lacks_memory(error):
             raise
         return _say(f"error: there is not enough memory ({_first_line(error)}); {_MEMORY_REMEDY}", terminal, 2)
@@ -78,6 +79,8 @@ def _run(options: argparse.Namespace, terminal: TextIO | None = None) -> int:
         return _say(f"error: {error.filename or 'a log'}: cannot be written ({error.strerror})", terminal, 2)
     finally:
         signal.signal(signal.SIGTERM, before)
+        if terminal:
+            terminal.close()
     return 0
 
 

@@ -18,12 +18,21 @@ from causal_priors.driver import claim
 from causal_priors.errors import UserError
 from causal_priors.report.crate import workflow_files
 from causal_priors.study import load_study, use_this_checkout
+from causal_priors.warm import start
 from causal_priors.yamlfile import load_yaml
 
 min_version("9.20")
 
 BASE = Path(workflow.basedir)
 CONFIG = BASE / "workflow" / "config" / "config.yaml"
+
+
+# Before Snakemake reads it: what it reads it also copies, aliases and all.
+try:
+    load_yaml(CONFIG)
+except UserError as error:
+    sys.tracebacklimit = 0
+    raise WorkflowError(str(error)) from None
 
 
 configfile: str(CONFIG)
@@ -61,6 +70,7 @@ onstart:
         claim(OUT)
     except UserError as error:
         refuse_to_start(error)
+    start(f"{OUT}/logs/warm.log")
 
 
 # The table is the last thing a reader sees: the whole study's, or those of the experiments that were asked for. `make`

@@ -109,12 +109,12 @@ def test_a_stage_s_own_time_stands_before_the_sampled_one(tmp_path):
         path.write_text("s\th:m:s\tmax_rss\tcpu_time\n10\t-\t300\t1\n")
         own = tmp_path / "runs" / sidecar
         own.parent.mkdir(parents=True, exist_ok=True)
-        own.write_text('{"cpu_seconds": 60.0, "startup_cpu_seconds": 15.0}')
+        own.write_text('{"cpu_seconds": 60.0, "startup_cpu_seconds": 15.0, "peak_memory_mb": 400}')
     lines = timing_table(tmp_path).splitlines()
     assert lines[2:5] == [
-        "| intervene | 1 | 1.0 | 50% | 0.2 | 60.0 | 10.0 | 300 |",
-        "| train | 1 | 1.0 | 50% | 0.2 | 60.0 | 10.0 | 300 |",
-        "| all | 2 | 2.0 | 100% | 0.5 | | | 300 |",
+        "| intervene | 1 | 1.0 | 50% | 0.2 | 60.0 | 10.0 | 400 |",
+        "| train | 1 | 1.0 | 50% | 0.2 | 60.0 | 10.0 | 400 |",
+        "| all | 2 | 2.0 | 100% | 0.5 | | | 400 |",
     ]
 
 

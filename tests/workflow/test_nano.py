@@ -66,6 +66,13 @@ def test_exploratory_tables_stand_apart_from_the_verdicts(study):
     assert {record["test_id"]: record["n"] for record in records if record["n"]} == counts.to_dict()
 
 
+def test_every_job_with_tensors_starts_warm(study):
+    found, _ = study
+    lines = (found.folder / "results/nano/logs/warm.log").read_text().splitlines()
+    assert {line.split(":")[0] for line in lines} == {"warm"}
+    assert len(lines) == 82 + 82 + 30 + len(CONTROLLED)
+
+
 def test_a_second_run_does_nothing(study):
     found, _ = study
     done = found.snakemake("--dry-run")

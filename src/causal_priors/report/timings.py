@@ -45,7 +45,8 @@ def timing_table(folder: str | Path) -> str:
                 "cpu": own.get("cpu_seconds", row["cpu_time"]),
                 "startup": own.get("startup_cpu_seconds", 0.0),
                 "wall": row["s"],
-                "memory": row["max_rss"],
+                # Snakemake does not see the memory of a job that a warm process forked.
+                "memory": max(row["max_rss"], own.get("peak_memory_mb", 0)),
                 "end": file.stat().st_mtime,
             }
         )

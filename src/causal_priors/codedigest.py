@@ -55,6 +55,8 @@ STAGES: dict[str, tuple[str, ...]] = {
     "figures": ("causal_priors.report.draw", "causal_priors.report.figures"),
     "page": ("causal_priors.report.html.page",),
     "crate": ("causal_priors.report.crate",),
+    "goat": ("causal_priors.goat.probe",),
+    "goat-tables": ("causal_priors.goat.collect", "causal_priors.goat.draw"),
 }
 
 

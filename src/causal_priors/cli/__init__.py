@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TextIO
 
 from causal_priors import driver
-from causal_priors.cli import benches, data, look, report, runs, share, verdicts
+from causal_priors.cli import benches, data, goat, look, report, runs, share, verdicts
 from causal_priors.cli.options import Command, OneLineParser
 from causal_priors.errors import UserError
 
@@ -151,6 +151,6 @@ def parser(prog: str = "python -m causal_priors") -> argparse.ArgumentParser:
         sub.set_defaults(command=command)
         return sub
 
-    for group in (data, runs, verdicts, report, look, share, benches):
+    for group in (data, runs, verdicts, report, goat, look, share, benches):
         group.register(add)
     return top

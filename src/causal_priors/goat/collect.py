@@ -1,0 +1,92 @@
+"""Tables of experiment 0006 from what each arm measured: one csv per subject, all rows as parquet, and a page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from causal_priors.artifacts import atomic_path, write_text
+from causal_priors.goat import PAGE
+from causal_priors.goat.design import Design
+from causal_priors.goat.page import page
+from causal_priors.goat.predictions import Facts, check
+from causal_priors.goat.sink import margin_table, sensitivity
+from causal_priors.tables import read_metadata, read_table, write_table
+
+KIND = "probes"
+ALL = "probes.parquet"
+
+
+def collect_stage(design: Design, files: Sequence[Path], out: Path) -> dict[str, pd.DataFrame]:
+    """Write every table and the page into the folder `out` from the arms' tables `files`; return the tables by name.
+
+    Raises `UserError` for a damaged table, and a rule of the protocol that does not exist.
+    """
+    order = {arm: number for number, arm in enumerate(design.arms)}
+    paths = sorted(files, key=lambda path: order.get(path.stem, len(order)))
+    statuses = {path.stem: read_metadata(path, KIND).get("status", "unknown") for path in paths}
+    probes = pd.concat([read_table(path, KIND) for path in paths], ignore_index=True)
+    tables = {
+        "mixture": mixture_table(probes, design),
+        "prior": prior_table(probes),
+        "retrieval": retrieval_table(probes),
+        "sinks": sinks_table(probes),
+        "margin": margin_table(),
+    }
+    facts = Facts(
+        mixture=tables["mixture"],
+        prior=tables["prior"],
+        retrieval=tables["retrieval"],
+        sinks=tables["sinks"],
+        arms=design.arms,
+        train_length=design.train_length,
+    )
+    tables["predictions"] = check(design.predictions, facts)
+    write_table(probes, out / ALL, KIND)
+    for name, frame in tables.items():
+        with atomic_path(out / f"{name}.csv") as temporary:
+            frame.to_csv(temporary, index=False, float_format="%.8g", lineterminator="\n")
+    write_text(out / PAGE, page(tables, design, statuses))
+    return tables
+
+
+def mixture_table(probes: pd.DataFrame, design: Design) -> pd.DataFrame:
+    """One row per arm and length: losses in nats, the exact optimum and what less knowledge gives, share closed."""
+    rows = _wide(probes, "copy", ["arm", "length"], ["loss", "regret"])
+    mixture = design.copy.mixture
+    for name in ("optimum", "first_only", "previous_only"):
+        rows[name] = [getattr(mixture, name)(n) for n in rows["length"]]
+    rows["uniform"] = mixture.uniform()
+    rows["share"] = 1.0 - rows["regret"] / (rows["uniform"] - rows["optimum"])
+    return rows
+
+
+def prior_table(probes: pd.DataFrame) -> pd.DataFrame:
+    """Goat's log-prior after the mixture, in its parts: one row per layer, head, quantity and index (j or d)."""
+    rows = probes[probes["quantity"].str.startswith("prior_") & (probes["test"] == "copy")]
+    return rows[["arm", "quantity", "layer", "head", "index", "value"]].reset_index(drop=True)
+
+
+def retrieval_table(probes: pd.DataFrame) -> pd.DataFrame:
+    """One row per arm, task, length and depth: means over examples. The data of the heat maps."""
+    keys, names = ["arm", "task", "length", "depth"], ["log_probability", "correct", "far_mass"]
+    rows = _wide(probes, "retrieval", keys, names)
+    counted = probes[(probes["test"] == "retrieval") & (probes["quantity"] == "correct")]
+    counts = counted.groupby(keys).size().rename("examples").reset_index()
+    return rows.merge(counts, on=keys, how="left")
+
+
+def sinks_table(probes: pd.DataFrame) -> pd.DataFrame:
+    """One row per arm, layer, head and length: mass on key 0, margins, and the sensitivity that the prior alone gives."""
+    names = ["mass", "margin", "prior_margin", "bound_slack"]
+    rows = _wide(probes, "sink", ["arm", "layer", "head", "length"], names)
+    rows["sensitivity"] = 1.0 - rows["mass"]
+    rows["sensitivity_of_prior"] = sensitivity(rows["prior_margin"].to_numpy(), rows["length"].to_numpy())
+    return rows
+
+
+def _wide(probes: pd.DataFrame, test: str, keys: list[str], names: list[str]) -> pd.DataFrame:
+    """Means of the quantities `names` as columns, arms in the order of the protocol."""
+    rows = probes[(probes["test"] == test) & probes["quantity"].isin(names)]
+    wide = rows.groupby([*keys, "quantity"], sort=False)["value"].mean().unstack("quantity", sort=False)
+    return wide.reindex(columns=names).rename_axis(columns=None).reset_index()

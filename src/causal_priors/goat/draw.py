@@ -1,0 +1,169 @@
+"""Figures of experiment 0006 from its tables, as SVG in the study's one style."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from causal_priors.goat.design import Design
+from causal_priors.goat.sink import sensitivity
+from causal_priors.report.figures.save import write_figure
+from causal_priors.report.figures.theme import COLOURS, CONTEXT, INK, MUTED, WIDE, panels, style
+
+_CHANCE = {"passkey": np.log(1 / 90), "needle": np.log(1 / 10)}
+
+
+def draw_stage(tables: Mapping[str, pd.DataFrame], design: Design, out: Path) -> None:
+    """Draw every figure into the folder `out`; one without data is drawn empty."""
+    drawings = {
+        "mixture": mixture(tables["mixture"], design),
+        "prior": prior(tables["prior"]),
+        "retrieval": retrieval(tables["retrieval"], design),
+        "sinks": sinks(tables["sinks"], design),
+        "margin": margin(tables["margin"], tables["sinks"]),
+    }
+    for name, figure in drawings.items():
+        with style():
+            write_figure(figure, out / f"{name}.svg", raster=False)
+
+
+def mixture(rows: pd.DataFrame, design: Design) -> Figure:
+    """Share of the way to the Bayes optimum that each arm closes, by window length."""
+    lengths = sorted(rows["length"].unique())
+    note = (
+        "0: a uniform guess; 1: the best predictor there is. Grey lines: the best that knows only the previous token "
+        "(dashed) or only the first (dotted). Losses are exact expectations given each context."
+    )
+    with style():
+        figure, places = panels(WIDE, max(1, len(lengths)), 2.4, left=0.9, note=note)
+        for place, length in zip(places, lengths, strict=False):
+            part = rows[rows["length"] == length].set_index("arm").reindex(design.arms[::-1])
+            span = part["uniform"] - part["optimum"]
+            for key, dashes in (("previous_only", "--"), ("first_only", ":")):
+                at = float(((part["uniform"] - part[key]) / span).mean())
+                place.axvline(at, color=MUTED, linestyle=dashes, linewidth=0.8)
+            place.plot(part["share"], range(len(part)), "o", color=COLOURS[0])
+            place.set(title=f"{length} tokens", yticks=range(len(part)), yticklabels=part.index, xlabel="share closed")
+            place.set_xlim(min(0.0, float(part["share"].min()) - 0.05), 1.03)
+    return figure
+
+
+_PARTS = (
+    ("prior_key", "sink part u(j)", "key j"),
+    ("prior_lag", "relative part K(d)", "lag d"),
+    ("prior_total", "total, last row", "key j"),
+    ("prior_probability", "its probabilities", "key j"),
+)
+
+
+def prior(rows: pd.DataFrame) -> Figure:
+    """Goat's log-prior after the mixture: one row of panels a layer, one line a head."""
+    layers = sorted(rows["layer"].unique())
+    note = "One line a head. u and K in nats; K holds the slope; probabilities are those of the prior at equal content."
+    with style():
+        figure, places = panels(WIDE, max(1, 4 * len(layers)), 1.5, columns=4, left=0.42, note=note)
+        for number, place in enumerate(places if layers else []):
+            layer, (quantity, title, axis) = layers[number // 4], _PARTS[number % 4]
+            part = rows[(rows["layer"] == layer) & (rows["quantity"] == quantity)]
+            for head, line in part.groupby("head"):
+                place.plot(line["index"], line["value"], color=COLOURS[int(head) % len(COLOURS)], linewidth=1.0)
+            place.set(title=f"layer {layer}: {title}", xlabel=axis)
+    return figure
+
+
+def retrieval(rows: pd.DataFrame, design: Design) -> Figure:
+    """Heat maps of the answer's log-probability: depth down, length across; one per arm and task."""
+    tasks = list(dict.fromkeys(rows["task"]))
+    note = (
+        "Colour: log-probability of the exact answer in nats, white at 0, darkest at a guess among all answers "
+        "(passkey -4.5, needle -2.3) or less. Numbers: share of windows in which greedy decoding gives exactly the answer."
+    )
+    with style():
+        figure, places = panels(
+            WIDE, max(1, len(design.arms) * len(tasks)), 0.95, columns=7, left=0.42, between=0.1, below=0.4, note=note
+        )
+        for place, (task, arm) in zip(places, [(task, arm) for task in tasks for arm in design.arms], strict=False):
+            _heat(place, rows[(rows["arm"] == arm) & (rows["task"] == task)], task)
+            place.set_title(f"{arm}, {task}", size=7.5)
+    return figure
+
+
+def _heat(place: Axes, rows: pd.DataFrame, task: str) -> None:
+    place.grid(visible=False)
+    if rows.empty:
+        place.set(xticks=[], yticks=[])
+        return
+    chance = _CHANCE.get(task, -1.0)
+    grid = rows.pivot_table(index="depth", columns="length", values="log_probability")
+    hits = rows.pivot_table(index="depth", columns="length", values="correct")
+    place.pcolormesh(grid.to_numpy(), cmap="Blues_r", vmin=chance, vmax=0.0, edgecolors="white", linewidth=0.5)
+    for (down, across), value in np.ndenumerate(hits.to_numpy()):
+        dark = grid.to_numpy()[down, across] < 0.6 * chance
+        text = f"{value:.2f}".removeprefix("0") if value < 1 else "1"
+        place.text(across + 0.5, down + 0.5, text, size=5.5, ha="center", va="center", color="white" if dark else INK)
+    place.invert_yaxis()
+    place.set_xticks(np.arange(len(grid.columns)) + 0.5, [str(length) for length in grid.columns], size=6)
+    place.set_yticks(np.arange(len(grid.index)) + 0.5, [f"{depth:g}" for depth in grid.index], size=6)
+
+
+def sinks(rows: pd.DataFrame, design: Design) -> Figure:
+    """Attention to key 0 by window length: one panel an arm, one line a head, one colour a layer."""
+    note = (
+        "Mean over the last L/8 queries of held-out windows. Blue: first layer, red: second. Grey: 1/n, an even share."
+    )
+    with style():
+        figure, places = panels(WIDE, len(design.arms), 0.95, columns=7, left=0.42, between=0.1, below=0.4, note=note)
+        for place, arm in zip(places, design.arms, strict=True):
+            part = rows[rows["arm"] == arm]
+            for _, line in part.groupby(["layer", "head"]):
+                layer = int(line["layer"].iloc[0])
+                place.plot(line["length"], line["mass"], color=COLOURS[layer % len(COLOURS)], linewidth=0.9)
+            if len(part):
+                length = np.sort(part["length"].unique())
+                place.plot(length, 1.0 / length, color=CONTEXT, linewidth=0.9)
+                place.set_xticks(length, [str(n) for n in length], size=6)
+            place.set(xscale="log", yscale="log", ylim=(1e-6, 1.5), yticks=[1e-6, 1e-3, 1])
+            place.minorticks_off()
+            if len(part):
+                place.set_xticks(length, [str(n) for n in length], size=6)
+            place.set_title(arm, size=7.5)
+    return figure
+
+
+def margin(theory: pd.DataFrame, rows: pd.DataFrame) -> Figure:
+    """How sensitive a row with a sink is to the others: theory with margins c ln n, and what the models do."""
+    note = (
+        "Left: lines are exact, bands hold every content of range 1, dots are explicit softmaxes over drawn and worst "
+        "contents. Middle: each head at each length against the margin of its log-prior alone; lines: theory at the "
+        "shortest and longest windows. Right: measured margins, one line a head; grey: growth like ln n, which keeps mass."
+    )
+    with style():
+        figure, (left, middle, right) = panels(WIDE, 3, 2.4, left=0.55, note=note)
+        for colour, (factor, part) in zip(COLOURS, theory.groupby("factor"), strict=False):
+            left.fill_between(part["keys"], part["lowest"], part["highest"], color=colour, alpha=0.12, linewidth=0)
+            left.plot(part["keys"], part["sensitivity"], color=colour, label=f"{factor:g} ln n")
+            for key in ("computed_low", "computed_high"):
+                left.plot(part["keys"], part[key], ".", color=colour, markersize=2.5)
+        left.set(xscale="log", title="1 − p of a sink with margin c ln n", xlabel="keys n", ylim=(-0.02, 1.02))
+        left.legend(frameon=False, fontsize=7)
+        have = rows.dropna(subset=["prior_margin"])
+        middle.set(title="1 − p against the prior's margin", xlabel="margin of the log-prior, nats", ylim=(-0.02, 1.02))
+        right.set(title="margin of key 0", xlabel="window length", ylabel="nats", xscale="log")
+        if len(have):
+            near = have[have["prior_margin"] > -20]
+            middle.plot(near["prior_margin"], near["sensitivity"], ".", color=COLOURS[0], markersize=2.5)
+            grid = np.linspace(near["prior_margin"].min(), max(near["prior_margin"].max(), 8.0), 100)
+            for n in (rows["length"].min(), rows["length"].max()):
+                middle.plot(grid, sensitivity(grid, n), color=MUTED, linewidth=0.8)
+        if len(rows):
+            for _, line in rows.groupby(["arm", "layer", "head"]):
+                right.plot(line["length"], line["margin"].clip(lower=-20), color=COLOURS[0], linewidth=0.5, alpha=0.5)
+            length = np.sort(rows["length"].unique())
+            for start in (-5.0, 0.0, 5.0):
+                right.plot(length, start + np.log(length / length[0]), color=MUTED, linewidth=0.8, linestyle="--")
+            right.set_xticks(length, [str(n) for n in length])
+            right.minorticks_off()
+    return figure

@@ -1,0 +1,98 @@
+"""The page of experiment 0006: what was predicted and what came out, then one table per test."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from causal_priors.goat.design import Design
+from causal_priors.goat.sink import needed_margin
+
+
+def page(tables: Mapping[str, pd.DataFrame], design: Design, statuses: Mapping[str, str]) -> str:
+    """Return the page as markdown."""
+    lines = [
+        f"# Experiment 0006 at scale {design.scale.name}: Goat's own tests (exploratory)",
+        "",
+        "Nothing here enters a registered verdict. Protocol: `preregistration/exploratory/0006-goat`, seal "
+        f"`{design.seal[:12]}`. One seed; L = {design.train_length}.",
+        "",
+    ]
+    if design.scale.status == "test":
+        lines += ["**At this scale outcomes mean nothing.**", ""]
+    for arm, status in statuses.items():
+        if status != "finished":
+            lines += [f"* {arm}: {status}", ""]
+    lines += ["## Predictions", "", *_markdown(tables["predictions"], ["id", "claim", "outcome", "observed"]), ""]
+    lines += [*_mixture(tables["mixture"], design), *_retrieval(tables["retrieval"]), *_sinks(tables["sinks"], design)]
+    return "\n".join(lines)
+
+
+def _mixture(rows: pd.DataFrame, design: Design) -> list[str]:
+    lines = ["## Mixture of copies", ""]
+    if rows.empty:
+        return [*lines, "No measurements.", ""]
+    one = rows[rows["length"] == design.train_length].iloc[0]
+    span = one["uniform"] - one["optimum"]
+    knows = [f"{name} {(one['uniform'] - one[key]) / span:.3f}" for name, key in _LESS]
+    text = f"Share of the way from a uniform guess ({one['uniform']:.4f} nats) to the Bayes optimum"
+    lines += [
+        f"{text} ({one['optimum']:.4f} at L) that is closed, by window length. Best possible with {', '.join(knows)}."
+    ]
+    wide = rows.pivot_table(index="arm", columns="length", values="share", sort=False).map("{:.3f}".format)
+    return [*lines, "", *_markdown(wide.reset_index(), ["arm", *wide.columns]), ""]
+
+
+_LESS = (("the previous token only", "previous_only"), ("the first token only", "first_only"))
+
+
+def _retrieval(rows: pd.DataFrame) -> list[str]:
+    lines = ["## Retrieval beyond L", ""]
+    if rows.empty:
+        return [*lines, "No measurements.", ""]
+    longest = rows["length"].max()
+    lines += ["Greedy decoding gives exactly the answer (share of windows, mean over depths), by window length; at the"]
+    lines += [f"last length, {longest} tokens, also by depth (0: the item stands first) and with far mass (w = L/8)."]
+    for task, part in rows.groupby("task", sort=False):
+        wide = part.pivot_table(index="arm", columns="length", values="correct", sort=False).map("{:.2f}".format)
+        far = part[part["length"] == longest]
+        deep = far.pivot_table(index="arm", columns="depth", values="correct", sort=False).map("{:.2f}".format)
+        deep.columns = [f"depth {depth:g}" for depth in deep.columns]
+        mass = far.groupby("arm", sort=False)["far_mass"].mean().map("{:.3f}".format).rename("far mass")
+        joined = wide.join(deep).join(mass).reset_index()
+        lines += ["", f"### {task}", "", *_markdown(joined, list(joined.columns))]
+    return [*lines, ""]
+
+
+def _sinks(rows: pd.DataFrame, design: Design) -> list[str]:
+    lines = ["## Sinks", ""]
+    if rows.empty:
+        return [*lines, "No measurements.", ""]
+    shortest, longest = rows["length"].min(), rows["length"].max()
+    needed = needed_margin(longest, 0.5) - needed_margin(shortest, 0.5)
+    text = (
+        f"Attention to key 0 and its margin over the other keys in nats, mean over layers and heads, at {shortest} and"
+    )
+    lines += [f"{text} {longest} tokens. A sink that keeps its mass needs a margin that grows by {needed:.2f}.", ""]
+    mean = rows.groupby(["arm", "length"], sort=False)[["mass", "margin"]].mean()
+    table = []
+    for arm in dict.fromkeys(rows["arm"]):
+        short, long = mean.loc[(arm, shortest)], mean.loc[(arm, longest)]
+        highest = rows[(rows["arm"] == arm) & (rows["length"] == longest)]["mass"].max()
+        cells = [
+            f"{short['mass']:.4f}",
+            f"{long['mass']:.4f}",
+            f"{highest:.4f}",
+            f"{long['margin'] - short['margin']:+.2f}",
+        ]
+        table.append([arm, *cells])
+    names = ["arm", f"mass at {shortest}", f"at {longest}", "its largest head", "growth of the margin"]
+    lines += _markdown(pd.DataFrame(table, columns=names), names)
+    if slack := list(rows["bound_slack"].dropna()):
+        lines += ["", f"Key 0's weight lies inside pi e^-D .. pi e^D in every row (least slack {min(slack):.2g} nats)."]
+    return [*lines, ""]
+
+
+def _markdown(rows: pd.DataFrame, columns: Sequence[object]) -> list[str]:
+    head = f"| {' | '.join(map(str, columns))} |"
+    body = [f"| {' | '.join(map(str, row))} |" for row in rows[list(columns)].itertuples(index=False)]
+    return [head, f"|{'---|' * len(columns)}", *body]

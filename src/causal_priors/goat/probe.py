@@ -1,0 +1,224 @@
+"""One arm of experiment 0006 in one process: train on the mixture and on retrieval, measure, write one table.
+
+Shape legend: N windows, T inputs, V symbols, L layers, H heads. Everything is a pure function of the sealed design, the
+arm and the corpus: training batches and test windows are drawn from keys that hold the seed, the same for every arm.
+"""
+
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from causal_priors import runcard
+from causal_priors.arms import Arm
+from causal_priors.artifacts import canonical_json, write_json
+from causal_priors.data.batches import training_batch
+from causal_priors.data.shards import Shards, check_vocabulary, open_shards
+from causal_priors.data.tokenizer import Tokenizer, load_tokenizer
+from causal_priors.errors import refuse
+from causal_priors.goat.design import Design
+from causal_priors.goat.draws import Draws
+from causal_priors.goat.look import bound_slack, folded, log_probabilities, look, margin
+from causal_priors.goat.retrieval import NEEDLE, PASSKEY, Haystack, Tasks, Windows
+from causal_priors.goat.teach import Lesson, teach
+from causal_priors.model import Transformer
+from causal_priors.priors.fourier import Goat
+from causal_priors.progress import note
+from causal_priors.remedies import rebuild
+from causal_priors.tables import SCHEMAS, write_table
+from causal_priors.train.determinism import settle
+
+KIND = "probes"
+FINISHED = "finished"
+# Tokens of one forward pass.
+PASS_TOKENS = 4096
+# Keys of the streams; training streams also hold the seed and the step.
+_MIXTURE, _TASKS, _MIXTURE_TEST, _TASKS_TEST, _TEXT_TEST = (number << 32 for number in range(1, 6))
+
+
+def probe_stage(arm: Arm, design: Design, shards: Path, tokenizer: Path, out: Path, code: str) -> None:
+    """Train and measure one arm, and write the table `out` (kind "probes") with its card in the metadata.
+
+    A model whose training diverges leaves its training log alone, and the table's status names the step. Raises
+    `UserError` where shards or tokenizer are missing, damaged, or not of one making.
+    """
+    startup = settle("cpu")
+    store, letters = open_shards(shards), load_tokenizer(tokenizer)
+    check_vocabulary(store, design.scale.vocabulary)
+    if store.card["tokenizer"] != letters.digest:
+        raise refuse("is not the tokenizer of the shards", file=tokenizer, remedy=rebuild(shards / "card.json"))
+    table, seconds = _Table(arm.key, design.seed), {"startup": startup}
+    statuses = []
+    for name, part in (("mixture", _copies), ("retrieval", _retrieves)):
+        began = time.process_time()
+        statuses += [f"{name} {status}" for status in part(arm, design, store, letters, table) if status != FINISHED]
+        seconds[name] = time.process_time() - began
+    card = runcard.card(
+        "goat",
+        inputs={"shards": shards / "card.json", "tokenizer": tokenizer},
+        outputs={},
+        parameters={"arm": arm.resolved(), "scale": design.scale.digest(), "seal": design.seal},
+        code=code,
+    )
+    status = "; ".join(statuses) or FINISHED
+    write_table(table.columns(), out, KIND, {"status": status, "card": canonical_json(card).decode()})
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    write_json(out.with_suffix(".timing.json"), {"cpu_seconds": seconds, "peak_memory_mb": peak})
+
+
+class _Table:
+    """Rows of kind "probes" for one arm."""
+
+    def __init__(self, arm: str, seed: int) -> None:
+        self._same = {"arm": arm, "seed": seed, "depth": -1.0, "layer": -1, "head": -1, "index": -1}
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, test: str, task: str, quantity: str, length: int, value: float, count: int, **places: Any) -> None:
+        row = {"test": test, "task": task, "quantity": quantity, "length": length, "value": value, "count": count}
+        self.rows.append({**self._same, **row, **places})
+
+    def lesson(self, test: str, task: str, length: int, lesson: Lesson) -> str:
+        """Add a training log; return how it ended."""
+        done = 0
+        for step, loss in lesson.losses:
+            self.add(test, task, "training_loss", length, loss, step - done, index=step)
+            done = step
+        return FINISHED if lesson.diverged_at is None else f"diverged at step {lesson.diverged_at}"
+
+    def columns(self) -> dict[str, list[Any]]:
+        return {name: [row[name] for row in self.rows] for name in SCHEMAS[KIND].names}
+
+
+def _copies(arm: Arm, design: Design, store: Shards, letters: Tokenizer, table: _Table) -> Iterator[str]:
+    test, length = design.copy, design.train_length
+    mixture, budget = test.mixture, design.budget(test.steps, test.windows)
+    model = Transformer(budget, mixture.vocabulary, arm, length, design.seed)
+
+    def loss_of(step: int) -> Tensor:
+        draws = Draws(_MIXTURE + design.seed, step)
+        ids = torch.from_numpy(mixture.sequences(draws, test.windows, length + 1))
+        loss: Tensor = model(ids[:, :-1], ids[:, 1:]).mean()
+        return loss
+
+    status = table.lesson("copy", "mixture", length, teach(model, budget, test.position_lr, loss_of))
+    yield status
+    if status != FINISHED:
+        return
+    for multiple in test.lengths:
+        n = multiple * length
+        ids = mixture.sequences(Draws(_MIXTURE_TEST, n), test.sequences, n + 1)
+        pairs = []
+        for some in _passes(ids):
+            final, _ = look(model, torch.from_numpy(some[:, :-1]), 1)
+            pairs.append(mixture.expected_losses(some, log_probabilities(model, final).numpy()))
+        loss, best = (np.concatenate(part) for part in zip(*pairs, strict=True))
+        table.add("copy", "mixture", "loss", n, float(loss.mean()), loss.size)
+        table.add("copy", "mixture", "regret", n, float((loss - best).mean()), loss.size)
+    _learned_priors(model, length, table)
+
+
+def _learned_priors(model: Transformer, length: int, table: _Table) -> None:
+    """Goat's log-prior in its parts, at the last row of a window of L tokens."""
+    from causal_priors.priors.base import PriorContext
+
+    j_T = torch.arange(length)
+    for layer, block in enumerate(model.layers):
+        prior = block.log_prior
+        if not isinstance(prior, Goat):
+            return
+        # K at lag d is what row L - 1 sees at key L - 1 - d.
+        relative = prior.relative(PriorContext(j_T[-1:], j_T))[:, 0]
+        total = prior(PriorContext(j_T[-1:], j_T))[0, :, 0].double()
+        parts = {
+            "prior_key": prior.key_lane(j_T),
+            "prior_lag": relative.flip(-1),
+            "prior_total": total,
+            "prior_probability": total.softmax(-1),
+        }
+        for quantity, value_HT in parts.items():
+            for head, values in enumerate(value_HT.tolist()):
+                for index, value in enumerate(values):
+                    table.add("copy", "mixture", quantity, length, value, 1, layer=layer, head=head, index=index)
+
+
+def _retrieves(arm: Arm, design: Design, store: Shards, letters: Tokenizer, table: _Table) -> Iterator[str]:
+    test, length = design.retrieval, design.train_length
+    budget, tasks = design.budget(test.steps, test.windows), Tasks(test, letters)
+    model = Transformer(budget, design.scale.vocabulary, arm, length, design.seed)
+    hay = Haystack(np.asarray(store.train), letters)
+
+    def loss_of(step: int) -> Tensor:
+        draws = Draws(_TASKS + design.seed, step)
+        text = training_batch(store, 1000 + design.seed, step, test.text_windows, length)
+        passkeys = tasks.windows(PASSKEY, hay, draws, test.passkey_windows, length, None)
+        needles = tasks.windows(NEEDLE, hay, draws, test.needle_windows, length, None)
+        ids = torch.from_numpy(np.concatenate([text, passkeys.ids, needles.ids]))
+        losses_NT = model(ids[:, :-1], ids[:, 1:])
+        first, last = len(text), len(text) + len(passkeys.ids)
+        answers = (losses_NT[first:last, -passkeys.answer :], losses_NT[last:, -needles.answer :])
+        loss: Tensor = losses_NT.mean() + torch.cat([part.flatten() for part in answers]).mean()
+        return loss
+
+    status = table.lesson("retrieval", "both", length, teach(model, budget, arm.position_lr, loss_of))
+    yield status
+    if status != FINISHED:
+        return
+    hay = Haystack(np.asarray(store.heldout), letters)
+    for multiple in test.lengths:
+        n = multiple * length
+        if folded(model, n):
+            note(f"{arm.key}: at {n} tokens its log-prior is folded into query and key, one call without a bias")
+        for number, depth in enumerate(test.depths):
+            for task in (PASSKEY, NEEDLE):
+                draws = Draws(_TASKS_TEST + n, 2 * number + (task == NEEDLE))
+                _answers(model, tasks.windows(task, hay, draws, test.examples, n, depth), task, depth, table)
+    _sinks(model, design, hay, table)
+
+
+def _answers(model: Transformer, windows: Windows, task: str, depth: float, table: _Table) -> None:
+    """Score the answers of one cell; decoding greedily gives exactly the answer iff each of its tokens is likeliest."""
+    n, example = windows.ids.shape[1] - 1, 0
+    w = max(1, model.train_length // 8)
+    for some in _passes(windows.ids):
+        final, layers = look(model, torch.from_numpy(some[:, :-1]), w)
+        log_p = log_probabilities(model, final[:, -windows.answer :])
+        right = torch.from_numpy(some[:, -windows.answer :])
+        chosen = log_p.gather(-1, right[..., None])[..., 0].sum(-1)
+        correct = (log_p.argmax(-1) == right).all(-1)
+        far = torch.stack([rows.far_mass(w) for rows in layers]).mean((0, 2))
+        for value, hit, mass in zip(chosen.tolist(), correct.tolist(), far.tolist(), strict=True):
+            for quantity, number in (("log_probability", value), ("correct", float(hit)), ("far_mass", mass)):
+                table.add("retrieval", task, quantity, n, number, 1, depth=depth, index=example)
+            example += 1
+
+
+def _sinks(model: Transformer, design: Design, hay: Haystack, table: _Table) -> None:
+    """Attention to key 0 on running text, per layer and head."""
+    w = max(1, design.train_length // 8)
+    for multiple in design.sinks.lengths:
+        n = multiple * design.train_length
+        ids = hay.cut(Draws(_TEXT_TEST, n), design.sinks.windows, n)
+        parts: dict[tuple[str, int], list[Tensor]] = {}
+        for some in _passes(ids):
+            for layer, rows in enumerate(look(model, torch.from_numpy(some), w)[1]):
+                found = {"mass": rows.log_weights[..., 0].exp(), "margin": margin(rows.log_weights)}
+                if rows.prior is not None:
+                    found |= {"prior_margin": margin(rows.prior), "bound_slack": bound_slack(rows)}
+                for quantity, value in found.items():
+                    parts.setdefault((quantity, layer), []).append(value)
+        for (quantity, layer), values in parts.items():
+            value_BHR = torch.cat(values)
+            over = value_BHR.amin((0, 2)) if quantity == "bound_slack" else value_BHR.mean((0, 2))
+            for head, number in enumerate(over.tolist()):
+                table.add("sink", "text", quantity, n, number, value_BHR[:, 0].numel(), layer=layer, head=head)
+
+
+def _passes(ids: np.ndarray) -> Iterator[np.ndarray]:
+    together = max(1, PASS_TOKENS // ids.shape[1])
+    for first in range(0, len(ids), together):
+        yield ids[first : first + together]

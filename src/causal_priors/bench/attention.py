@@ -135,32 +135,52 @@ def _one(part: str, measure: str, key: str, quick: bool) -> dict[str, float]:
 
 
 def _work(part: str, shape: Shape, key: str) -> Callable[[], Any]:
-    """Build the model of an arm and return what is measured: one training step, or one forward pass with far mass."""
+    """Return what is measured of an arm: one training step, or one forward pass with far mass."""
+    if part != "evaluation":
+        return training_step(shape, key)[1]
     import torch
 
     from causal_priors.evaluate import far_windows
-    from causal_priors.model import Transformer
+
+    model = _model(shape, key).eval().requires_grad_(False)
+    ids_BT = batch(shape, LONG)
+    windows = far_windows(shape.size.train_length)
+    return torch.inference_mode()(lambda: model(ids_BT[:, :-1], ids_BT[:, 1:], far_windows=windows))
+
+
+def training_step(shape: Shape, key: str) -> tuple[Any, Callable[[], float]]:
+    """Build the model of an arm; return it and its training step on one batch, which returns the loss (nats)."""
+    import torch
+
     from causal_priors.train.optimizer import FlatAdamW
 
-    size, arm = shape.size, ARMS[key]
-    # What a margin is does not matter to the time.
-    model = Transformer(size, shape.vocabulary, arm, size.train_length, 0, {key: 0.5})
-    length = LONG if part == "evaluation" else size.train_length
-    generator = torch.Generator().manual_seed(0)
-    ids_BT = torch.randint(shape.vocabulary, (shape.windows, length + 1), generator=generator)
-    if part == "evaluation":
-        model.eval().requires_grad_(False)
-        windows = far_windows(size.train_length)
-        return torch.inference_mode()(lambda: model(ids_BT[:, :-1], ids_BT[:, 1:], far_windows=windows))
+    model, size, ids_BT = _model(shape, key), shape.size, batch(shape, shape.size.train_length)
     positional = [parameter for _, parameter in model.positional_parameters()]
     others = [parameter for _, parameter in model.other_parameters()]
-    optimizer = FlatAdamW(others, positional, arm.position_lr)
+    optimizer = FlatAdamW(others, positional, ARMS[key].position_lr)
 
-    def step() -> None:
-        torch.autograd.backward(model(ids_BT[:, :-1], ids_BT[:, 1:]).mean())
+    def step() -> float:
+        loss = model(ids_BT[:, :-1], ids_BT[:, 1:]).mean()
+        torch.autograd.backward(loss)
         optimizer.update(size.learning_rate, float(optimizer.gradient_norm()))
+        return float(loss.detach())
 
-    return step
+    return model, step
+
+
+def batch(shape: Shape, length: int) -> Any:
+    """Return random ids [windows, length + 1]."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(shape.vocabulary, (shape.windows, length + 1), generator=generator)
+
+
+def _model(shape: Shape, key: str) -> Any:
+    from causal_priors.model import Transformer
+
+    # What a margin is does not matter to the time.
+    return Transformer(shape.size, shape.vocabulary, ARMS[key], shape.size.train_length, 0, {key: 0.5})
 
 
 def _core_seconds(work: Callable[[], Any]) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from causal_priors.report.figures.theme import COLOURS, INK, MARKERS
 
 BASELINE = "rope"
-OWN = "Your own arms (exploratory)"
+OWN = "Exploratory arms"
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def label_ends(axes: Axes, x: float, labels: Sequence[Label], size: float = 7.8)
     ends = axes.transAxes.inverted().transform(axes.transData.transform([(x, label.y) for label in order]))
     wanted = [float(y) * height for _, y in ends]
     for label, (start, _), at, place in zip(
-        order, ends, wanted, spread(wanted, size * 1.18, 5.0, height + 2.0), strict=True
+        order, ends, wanted, spread(wanted, size * 1.18, 5.0, height - 4.0), strict=True
     ):
         moved = abs(place - at) > 1.0
         if moved:

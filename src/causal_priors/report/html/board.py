@@ -140,7 +140,9 @@ def _remarks(record: Record) -> list[tuple[str, str]]:
     return found
 
 
-_LEFT_OUT = {"predicted", "threshold", "resolved"}
+_LEFT_OUT = {"predicted", "threshold", "resolved", "length"}
+# A run's name says these.
+_IN_THE_NAME = {"arm", "size", "train_length", "seed"}
 
 
 def _tables(record: Record) -> list[Table]:
@@ -153,7 +155,8 @@ def _tables(record: Record) -> list[Table]:
 
 
 def _table(caption: str, rows: Sequence[Record]) -> Table:
-    names = [name for name in rows[0] if name not in _LEFT_OUT] if rows else []
+    left_out = _LEFT_OUT | (_IN_THE_NAME if rows and "run" in rows[0] else set())
+    names = [name for name in rows[0] if name not in left_out] if rows else []
     names = sorted(names, key=_column)
     return Table(
         caption, [name.replace("_", " ") for name in names], [[cell(row[name]) for name in names] for row in rows]

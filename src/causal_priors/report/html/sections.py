@@ -1,6 +1,5 @@
 """The parts of the page below the board: swaps, theory, runs, arms, seals, environment."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -199,7 +198,8 @@ def environment(cards: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 def scale_rows(scale: Scale) -> list[tuple[str, str]]:
     """The scale as the page shows it: what, value."""
-    rows = [(name, json.dumps(value)) for name, value in scale.resolved().items() if name != "sizes"]
+    rows = [(name, f"{value:,}" if isinstance(value, int) else str(value)) for name, value in scale.resolved().items()]
+    rows = [row for row in rows if row[0] != "sizes"]
     for name, size in scale.sizes.items():
         words = (
             f"{size.width} wide, {size.depth} layers, {size.heads} heads, L = {size.train_length}, {size.steps:,} steps of "

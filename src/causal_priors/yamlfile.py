@@ -9,9 +9,12 @@ above 1 MB.
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
 
 from causal_priors.errors import UserError, refuse
 
@@ -27,7 +30,25 @@ _PLAIN_FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _NO_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 
 
-class _Loader(yaml.SafeLoader):
+if TYPE_CHECKING:
+    from yaml import SafeLoader as _SafeLoader
+else:
+    try:
+        from yaml.cyaml import CParser
+    except ImportError:
+        from yaml import SafeLoader as _SafeLoader
+    else:
+
+        class _SafeLoader(Composer, SafeConstructor, Resolver, CParser):
+            """SafeLoader on libyaml's events, five times as fast: each of some 200 jobs reads the sealed protocols."""
+
+            def __init__(self, text):
+                CParser.__init__(self, text)
+                for part in (Composer, SafeConstructor, Resolver):
+                    part.__init__(self)
+
+
+class _Loader(_SafeLoader):
     """SafeLoader that refuses what a reader of the file would misread."""
 
     depth = 0
@@ -57,7 +78,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
     def plain_scalar(self, node: Any) -> Any:
-        if node.style is None:
+        if not node.style:
             if node.value.lower() in _BOOLEAN_WORDS:
                 remedy = "write true or false, or put it in quotes"
                 raise _trap(node.start_mark, node.value, "is read differently by different YAML readers", remedy)

@@ -211,10 +211,11 @@ def test_the_finished_study_is_looked_at(study):
     found, _ = study
     status = found.call("causal_priors", "status", "--scale", "nano", "--watch")
     assert status.returncode == 0
-    assert status.stdout.splitlines()[3:6] == [
+    assert status.stdout.splitlines()[3:7] == [
         "train            82        –        –        –        –",
         "evaluate         82        –        –        –        –",
         "intervene        30        –        –        –        –",
+        "control           5        –        –        –        –",
     ]
     assert "All done." in status.stdout
     plan = found.call("causal_priors", "plan", "--scale", "nano")

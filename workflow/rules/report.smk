@@ -143,6 +143,9 @@ rule crate:
         SUMMARY,
         SOURCE,
         THEORY,
+        EXPLORED,
+        rules.figures.output,
+        PAGE_FILE,
         workflow=[(BASE / name).as_posix() for name in WORKFLOW_FILES],
     output:
         CRATE,

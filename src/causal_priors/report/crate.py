@@ -15,6 +15,8 @@ from causal_priors import __version__
 from causal_priors.artifacts import read_json, read_signed_json, sha256_file, write_bytes, write_json
 from causal_priors.config import ROOT
 from causal_priors.errors import refuse
+from causal_priors.exploratory import PAGE, TABLES
+from causal_priors.report.figures import FIGURES
 from causal_priors.runs import Run
 from causal_priors.study import Study
 from causal_priors.yamlfile import load_yaml
@@ -36,12 +38,18 @@ _FORMATS = {
     ".yaml": "application/yaml",
     ".bin": "application/octet-stream",
     ".safetensors": "application/octet-stream",
+    ".html": "text/html",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
 }
 _TABLES = ["tables/summary.csv", "tables/summary.md", "tables/source.csv", "tables/source.md"]
 _VERDICTS = [f"verdicts.{kind}" for kind in ("json", "parquet", "csv", "md")]
 _THEORY = ["theory/theory.parquet", "theory/theory.csv"]
 _SHARDS = [f"data/shards/{name}" for name in ("card.json", "documents.parquet", "heldout.bin", "train.bin")]
 _TRAINED = ["model.safetensors", "losses.parquet", "positions.parquet", "run.json"]
+EXPLORED = [f"tables/exploratory/{name}" for name in (PAGE, *(f"{table}.csv" for table in TABLES))]
+DRAWN = [f"figures/{figure.name}.{kind}" for figure in FIGURES for kind in ("svg", "png")]
+REPORT = "report.html"
 _FINISH = "finish the study first"
 Entity = dict[str, Any]
 
@@ -210,10 +218,13 @@ def _steps(study: Study) -> Iterator[Entity]:
     )
     yield _action("#theory", "theory", "Compute what needs no training.", ["#scale"], ["theory/margins.json", *_THEORY])
     yield _action("#verdicts", "score", "Score the registered tests.", ["#preregistration", *tables], _VERDICTS)
+    yield _action("#exploratory", "exploratory", "Analyse what nobody registered.", tables, EXPLORED)
     yield _action("#summary", "summary", "Summarise loss and far mass.", tables, _TABLES[:2])
     yield _action(
         "#source", "source", "Set the outcome beside the source's.", ["verdicts.json", _TABLES[0]], _TABLES[2:]
     )
+    yield _action("#figures", "figures", "Draw the figures.", [*tables, _TABLES[0], _THEORY[0]], DRAWN)
+    yield _action("#page", "report", "Write the page.", ["verdicts.json", *_TABLES[::2], EXPLORED[0], *DRAWN], [REPORT])
 
 
 def _runs(study: Study) -> Iterator[Entity]:

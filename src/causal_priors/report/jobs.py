@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from causal_priors.exploratory import PAGE
 from causal_priors.progress import read_line
-from causal_priors.report.crate import METADATA
+from causal_priors.report.crate import DRAWN, EXPLORED, METADATA, REPORT
 from causal_priors.runs import Run
 from causal_priors.study import Study
 
@@ -63,8 +62,10 @@ def rule_jobs(study: Study) -> tuple[list[Job], list[Job]]:
         for rule, file in (
             ("verdicts", "verdicts.json"),
             ("summary", "tables/summary.csv"),
-            ("exploratory", f"tables/exploratory/{PAGE}"),
+            ("exploratory", EXPLORED[0]),
             ("source", "tables/source.csv"),
+            ("figures", DRAWN[0]),
+            ("page", REPORT),
             ("crate", METADATA),
         )
     ]

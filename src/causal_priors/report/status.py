@@ -8,11 +8,15 @@ from statistics import median
 from causal_priors.driver import LOCK
 from causal_priors.progress import clock_text
 from causal_priors.report.jobs import (
+    CONTROL,
     DONE,
+    EVALUATE,
     FAILED,
+    INTERVENE,
     RUNNING,
     STATES,
     STOPPED,
+    TRAIN,
     WAITING,
     Job,
     is_held,
@@ -44,7 +48,7 @@ def status_text(study: Study) -> tuple[str, bool]:
 
 def _counts(jobs: Sequence[Job]) -> list[str]:
     lines = [f"{'':<10}" + "".join(f"{state:>9}" for state in STATES)]
-    for rule in dict.fromkeys(job.rule for job in jobs):
+    for rule in (TRAIN, EVALUATE, INTERVENE, CONTROL):
         found = Counter(job.state for job in jobs if job.rule == rule)
         lines.append(f"{rule:<10}" + "".join(f"{found[state] or '–':>9}" for state in STATES))
     return lines
@@ -90,7 +94,7 @@ def _closing(jobs: Sequence[Job], study: Study) -> str:
     if not states[RUNNING]:
         if is_held(study.folder / LOCK):
             return "Snakemake is at work, between two jobs."
-        return f"Nothing is running. To go on: snakemake --cores all --rerun-incomplete --config scale={scale}"
+        return f"Nothing is running. To go on: snakemake --cores all --config scale={scale}"
     seconds = remaining_seconds(jobs, study.folder / "benchmarks")
     if seconds is None:
         return f"{states[RUNNING]} running. How long the rest takes is known when one job of each rule is done."

@@ -70,11 +70,15 @@ def evaluate_stage(
         parts.append(table.exponents(model))
         for factor in EVALUATION_FACTORS:
             length = factor * run.train_length(scale)
-            parts += table.measured("plain", measure(model, blocks, length, table.train_length))
+            found = measure(model, blocks, length, table.train_length)
+            parts += table.measured("plain", found)
             for ramp in yarn_ramps if arm.yarn else ():
-                model.set_yarn(length, ramp=ramp)
-                parts += table.measured(YARN_VARIANTS[ramp], measure(model, blocks, length, table.train_length))
-                model.set_yarn(None)
+                # Stretched to L, which is no stretch, YaRN is RoPE.
+                if factor > 1:
+                    model.set_yarn(length, ramp=ramp)
+                    found = measure(model, blocks, length, table.train_length)
+                    model.set_yarn(None)
+                parts += table.measured(YARN_VARIANTS[ramp], found)
     write_evaluation(parts, out, "evaluate", checkpoint, shards, code, parameters, startup)
 
 

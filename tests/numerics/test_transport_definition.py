@@ -268,7 +268,7 @@ def test_the_readme_example_runs_with_nothing_of_the_project(tmp_path):
 
 def test_output_beside_plan_rows_is_the_output():
     """One solution for both: the output equals the operator's, and the rows asked for make the rows of it."""
-    q, k, v = random_tensors(3, 2, 3, 45, 8).unbind()
+    q, k, v = random_tensors(2, 3, 45, 8)
     prior = DistanceLogPrior("log", torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64))
     rows = torch.arange(30, 45)
     out, plan = output_and_plan_rows(q, k, v, prior, 0.75, rows)

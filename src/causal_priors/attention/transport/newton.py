@@ -28,7 +28,7 @@ from torch import Tensor
 from .scalar import solve_row
 
 # Such that the square of the growth, and its reciprocal, can still be written down.
-WIDEST = {torch.float32: 1e15, torch.float64: 1e150}
+WIDEST = {torch.float32: 2.0**62, torch.float64: 1e150}
 # Steps in a itself are fastest but may cycle at strengths near one. If they do not halve the residual after these many,
 # the block goes on with damped ones, which are slower but do not cycle.
 LOG_STEPS = 3

@@ -4,6 +4,8 @@ The schemas under `workflow/schemas` are the one description of what each file m
 """
 
 import difflib
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
 
 from causal_priors.errors import UserError, refuse
 from causal_priors.scale import Scale, Size
@@ -37,9 +40,16 @@ class Config:
     preregistration: str
 
 
+def _pattern(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationError]:
+    """The keyword `pattern`, whose `$` in Python would let a line break at the end pass."""
+    if isinstance(value, str) and (re.search(pattern, value) is None or value.endswith("\n")):
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
 @cache
-def _validator(name: str) -> Draft202012Validator:
-    return Draft202012Validator(load_yaml(SCHEMAS / f"{name}.schema.yaml"))
+def _validator(name: str) -> Any:
+    strict = extend(Draft202012Validator, {"pattern": _pattern})
+    return strict(load_yaml(SCHEMAS / f"{name}.schema.yaml"))
 
 
 def check_schema(data: Any, name: str, file: str | Path) -> None:

@@ -8,7 +8,6 @@ def refuse_to_start(error):
 
 
 try:
-    load_yaml(CONFIG)
     STUDY = load_study(dict(config), CONFIG)
     for argument in sys.argv[1:]:
         # Targets are not known yet here, and a misspelled run would later end in the trace of an input function.

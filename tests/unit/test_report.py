@@ -130,6 +130,7 @@ def test_a_snapshot_holds_every_table_and_card(tmp_path):
         path = source / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("s\th:m:s\tmax_rss\tcpu_time\n1\t-\t5\t1\n")
+    (source / "verdicts.json").write_text("[]")
     card = source / "runs" / "S-rope-L64-s0" / "run.json"
     card.parent.mkdir(parents=True)
     card.write_text('{"status": "finished"}')

@@ -1,8 +1,10 @@
 """Commands that only look: what is running, what a study costs, what was claimed and what came of it."""
 
 import argparse
+import json
 import sys
 import time
+from pathlib import Path
 
 from causal_priors.cli.options import Add, positive, results_option, scale_option, study_of, study_options
 
@@ -33,6 +35,18 @@ def register(add: Add) -> None:
     study_options(sub)
     results_option(sub)
 
+    sub = add(
+        "audit",
+        _audit,
+        "recheck a study from its files: digests, seals, verdicts; exit 0 sound, 1 broken, 2 cannot tell",
+    )
+    sub.add_argument("--scale", help="scale of the study (default: the name of the folder, or micro)")
+    sub.add_argument("--folder", type=Path, help="a study, or its snapshot (default: results/{scale})")
+    sub.add_argument("--preregistration", default="preregistration", help="folder of the sealed protocols")
+    sub.add_argument("--texts", type=Path, help="the corpus, where it was one of your own")
+    sub.add_argument("--text-column", default="text", help="column or field that holds the text")
+    sub.add_argument("--json", action="store_true", help="print the report as JSON")
+
     sub = add("compare", _compare, "set two runs, or two scales, side by side")
     sub.add_argument("a", metavar="A", help="a finished run, a scale, or the folder of either")
     sub.add_argument("b", metavar="B", help="what it is compared with")
@@ -52,6 +66,22 @@ def _status(options: argparse.Namespace) -> None:
         if finished or not options.watch:
             return
         time.sleep(max(0.5, options.every))
+
+
+def _audit(options: argparse.Namespace) -> None:
+    from causal_priors.audit.stage import audit
+    from causal_priors.config import load_scale, scale_file
+
+    scale = load_scale(scale_file(options.scale or (options.folder.resolve().name if options.folder else "micro")))
+    folder = options.folder or Path("results", scale.name)
+    report = audit(folder, scale, options.preregistration, options.texts, options.text_column)
+    if options.json:
+        json.dump(report.as_data(), sys.stdout, indent=2, ensure_ascii=False)
+        print()
+    else:
+        print(report.text(), end="")
+    if report.outcome:
+        raise SystemExit(report.outcome)
 
 
 def _plan(options: argparse.Namespace) -> None:

@@ -1,0 +1,1 @@
+"""Recheck a finished study from its files alone: digests from corpus to verdict, seals, verdicts, history. No torch."""

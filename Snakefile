@@ -46,6 +46,7 @@ include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/intervene.smk"
 include: "workflow/rules/verdicts.smk"
 include: "workflow/rules/exploratory.smk"
+include: "workflow/rules/goat.smk"
 include: "workflow/rules/report.smk"
 
 

@@ -38,7 +38,7 @@ def mixture(rows: pd.DataFrame, design: Design) -> Figure:
         "(dashed) or only the first (dotted). Losses are exact expectations given each context."
     )
     with style():
-        figure, places = panels(WIDE, max(1, len(lengths)), 2.4, left=0.9, note=note)
+        figure, places = panels(WIDE, max(1, len(lengths)), 2.4, left=0.9, gap=0.9, note=note)
         for place, length in zip(places, lengths, strict=False):
             part = rows[rows["length"] == length].set_index("arm").reindex(design.arms[::-1])
             span = part["uniform"] - part["optimum"]
@@ -64,7 +64,7 @@ def prior(rows: pd.DataFrame) -> Figure:
     layers = sorted(rows["layer"].unique())
     note = "One line a head. u and K in nats; K holds the slope; probabilities are those of the prior at equal content."
     with style():
-        figure, places = panels(WIDE, max(1, 4 * len(layers)), 1.5, columns=4, left=0.42, note=note)
+        figure, places = panels(WIDE, max(1, 4 * len(layers)), 1.5, columns=4, left=0.42, gap=0.45, note=note)
         for number, place in enumerate(places if layers else []):
             layer, (quantity, title, axis) = layers[number // 4], _PARTS[number % 4]
             part = rows[(rows["layer"] == layer) & (rows["quantity"] == quantity)]
@@ -83,7 +83,7 @@ def retrieval(rows: pd.DataFrame, design: Design) -> Figure:
     )
     with style():
         figure, places = panels(
-            WIDE, max(1, len(design.arms) * len(tasks)), 0.95, columns=7, left=0.42, between=0.1, below=0.4, note=note
+            WIDE, max(1, len(design.arms) * len(tasks)), 0.95, columns=7, left=0.34, gap=0.36, below=0.4, note=note
         )
         for place, (task, arm) in zip(places, [(task, arm) for task in tasks for arm in design.arms], strict=False):
             _heat(place, rows[(rows["arm"] == arm) & (rows["task"] == task)], task)
@@ -115,7 +115,7 @@ def sinks(rows: pd.DataFrame, design: Design) -> Figure:
         "Mean over the last L/8 queries of held-out windows. Blue: first layer, red: second. Grey: 1/n, an even share."
     )
     with style():
-        figure, places = panels(WIDE, len(design.arms), 0.95, columns=7, left=0.42, between=0.1, below=0.4, note=note)
+        figure, places = panels(WIDE, len(design.arms), 0.95, columns=7, left=0.34, gap=0.36, below=0.4, note=note)
         for place, arm in zip(places, design.arms, strict=True):
             part = rows[rows["arm"] == arm]
             for _, line in part.groupby(["layer", "head"]):
@@ -141,7 +141,7 @@ def margin(theory: pd.DataFrame, rows: pd.DataFrame) -> Figure:
         "shortest and longest windows. Right: measured margins, one line a head; grey: growth like ln n, which keeps mass."
     )
     with style():
-        figure, (left, middle, right) = panels(WIDE, 3, 2.4, left=0.55, note=note)
+        figure, (left, middle, right) = panels(WIDE, 3, 2.4, left=0.55, gap=0.55, note=note)
         for colour, (factor, part) in zip(COLOURS, theory.groupby("factor"), strict=False):
             left.fill_between(part["keys"], part["lowest"], part["highest"], color=colour, alpha=0.12, linewidth=0)
             left.plot(part["keys"], part["sensitivity"], color=colour, label=f"{factor:g} ln n")

@@ -25,7 +25,8 @@ from causal_priors.errors import UserError
 
 EXIT_CODES = """exit codes:
   0        done; a registered test that fails is a result, and exits 0 too
-  2        a mistake or a fault that one line on stderr explains, with the remedy
+  1        audit: the study is broken; any other command: a bug of this program, with its trace
+  2        a mistake or a fault that one line on stderr explains, with the remedy; audit: cannot tell
   128 + n  stopped by signal n, with the work saved; the same command continues"""
 _STOPPED = "stopped by {}; what was finished is kept, the same command goes on"
 _MEMORY_REMEDY = "run fewer jobs at a time (--cores), or raise the limit; earlier files are untouched"

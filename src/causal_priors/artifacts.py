@@ -178,6 +178,8 @@ def writer_lock(folder: str | Path) -> Iterator[None]:
                 file=path,
                 remedy="wait for it, or stop it and call again",
             ) from error
+        except OSError as error:
+            raise refuse(f"cannot be locked ({error.strerror})", file=path) from error
         yield
     finally:
         os.close(handle)

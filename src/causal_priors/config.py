@@ -48,7 +48,7 @@ def _pattern(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationEr
 
 @cache
 def _validator(name: str) -> Any:
-    strict = extend(Draft202012Validator, {"pattern": _pattern})
+    strict = extend(Draft202012Validator, {"pattern": _pattern})  # type: ignore[no-untyped-call]
     return strict(load_yaml(SCHEMAS / f"{name}.schema.yaml"))
 
 

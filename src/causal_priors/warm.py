@@ -198,8 +198,8 @@ def _be(request: dict[str, Any], streams: Sequence[int], connection: socket.sock
         traceback.print_exc()
     finally:
         atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        for output in (sys.stdout, sys.stderr):
+            output.flush()
         os._exit(code)
 
 

@@ -1,5 +1,6 @@
 """The run matrix: read from outputs, logs and locks while jobs run, after they ended well or badly, and after a kill."""
 
+import argparse
 import fcntl
 import os
 import re
@@ -15,6 +16,7 @@ import torch
 
 from causal_priors import cli, driver
 from causal_priors.cli import main
+from causal_priors.cli.options import study_of
 from causal_priors.progress import Progress
 from causal_priors.report import jobs, status
 from causal_priors.train.resume import TrainingState, save_state
@@ -206,3 +208,14 @@ def test_a_driver_between_two_jobs_is_seen(results, capsys):
     with open(results / "nano" / driver.LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "Snakemake is at work, between two jobs." in told(results, capsys)
+
+
+def test_a_low_terminal_gets_no_matrix(results):
+    study = study_of(argparse.Namespace(scale="nano", preregistration=ROOT / "preregistration", results=results))
+    whole, _ = status.status_text(study)
+    low, _ = status.status_text(study, height=24)
+    assert len(low.splitlines()) < 24
+    assert low.splitlines()[:7] == whole.splitlines()[:7]
+    assert low.splitlines()[-1] == whole.splitlines()[-1]
+    assert "S-rope-L16" not in low
+    assert status.status_text(study, height=len(whole.splitlines()) + 1)[0] == whole

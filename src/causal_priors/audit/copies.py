@@ -86,7 +86,7 @@ class _Copies:
         """Far mass per window and far mass per head: the same mean."""
         keys = ["table", "variant", "length", "far_window"]
         means = [
-            self._of(quantity).groupby(keys, observed=True, as_index=False)["value"].mean()
+            pd.DataFrame(self._of(quantity).groupby(keys, observed=True, as_index=False)["value"].mean())
             for quantity in ("far_mass", "far_mass_head")
         ]
         self._compare(means[0], means[1], keys, "has a far mass that is not the mean of its heads")

@@ -13,6 +13,7 @@ from causal_priors.artifacts import read_json
 from causal_priors.audit.evidence import Evidence
 from causal_priors.audit.findings import Link, Report
 from causal_priors.errors import UserError
+from causal_priors.prereg import exploratory
 from causal_priors.prereg.protocol import protocol_folders
 from causal_priors.prereg.seal import SEAL
 from causal_priors.report.snapshot import RUNS
@@ -69,6 +70,9 @@ def check_history(report: Report, evidence: Evidence, preregistration: Path) -> 
     results = git.commits(*(f":(top,glob)**/{name}" for name in RESULTS))
     for path in protocol_folders(folder):
         _seal(link, git, path / SEAL, results)
+    for path in exploratory.folders(folder):
+        # Sealed when results of the registered study were known; only its own come later.
+        _seal(link, git, path / SEAL, git.commits(f":(top,glob)**/experiments/{path.name[:4]}/**"))
     if results:
         link.notes.append(f"the first commit with a result is {git.day(results[-1])}")
     else:

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from causal_priors.arms import ARMS
+from causal_priors.audit.copies import EVALUATION
 from causal_priors.audit.data_chain import SHARDS, check_data
 from causal_priors.audit.evidence import Evidence, open_evidence
 from causal_priors.audit.findings import Finding, Report
 from causal_priors.audit.history import check_history
-from causal_priors.audit.result_chain import EVALUATION, check_results
+from causal_priors.audit.result_chain import check_results
 from causal_priors.audit.run_chain import check_runs
 from causal_priors.audit.verdict_chain import check_seals, check_verdicts
 from causal_priors.codedigest import code_digest
@@ -75,6 +76,11 @@ def _beyond(evidence: Evidence, scale: Scale, runs: list[Run]) -> list[Finding]:
             "that a table holds what its checkpoint gives, where it was rewritten together with its copies and with "
             "every digest above it",
             again(f"runs/{example}/{EVALUATION}"),
+        ),
+        Finding(
+            "",
+            "that figures and exploratory tables are what their code makes; no verdict reads them",
+            "make them again",
         ),
         Finding("", "that tokenizer and tokens are what their code makes of the texts", again(f"{SHARDS}/{CARD}")),
         Finding(

@@ -12,6 +12,7 @@ from causal_priors.arms import ARMS
 from causal_priors.audit.evidence import Evidence
 from causal_priors.audit.findings import Link, Report
 from causal_priors.errors import UserError, shown
+from causal_priors.prereg.exploratory import check_exploratory
 from causal_priors.prereg.ledger import Amendment
 from causal_priors.prereg.protocol import registered_runs
 from causal_priors.prereg.scoring import COLUMNS, FINISHED, score
@@ -37,6 +38,8 @@ def check_seals(report: Report, preregistration: Path) -> Sealed | None:
         return None
     protocols, digests, amendments = sealed
     link.checked += len(digests)
+    with link.reading():
+        link.checked += len(check_exploratory(preregistration))
     for protocol in protocols:
         for item in amendments[protocol.id]:
             report.amendments.append(f"{protocol.id}, {item.date}, on {', '.join(item.tests)}: {item.reason}")

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -58,10 +59,11 @@ def _status(options: argparse.Namespace) -> None:
     from causal_priors.report.status import status_text
 
     study = study_of(options)
+    # On a terminal the last picture is cleared, and must fit; in a file each stands under the other.
+    redrawn = options.watch and sys.stdout.isatty()
     while True:
-        text, finished = status_text(study)
-        # On a terminal the last picture is cleared; in a file each stands under the other.
-        sys.stdout.write(f"\x1b[H\x1b[2J{text}" if options.watch and sys.stdout.isatty() else text)
+        text, finished = status_text(study, shutil.get_terminal_size().lines if redrawn else None)
+        sys.stdout.write(f"\x1b[H\x1b[2J{text}" if redrawn else text)
         sys.stdout.flush()
         if finished or not options.watch:
             return

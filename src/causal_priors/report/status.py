@@ -29,8 +29,11 @@ WIDTH = 100
 GLYPHS = {DONE: "#", RUNNING: ">", STOPPED: "/", FAILED: "!", WAITING: "."}
 
 
-def status_text(study: Study) -> tuple[str, bool]:
-    """Return the state of the study in words, at most 100 columns wide, and whether all of it is done."""
+def status_text(study: Study, height: int | None = None) -> tuple[str, bool]:
+    """Return the state of the study in words, at most 100 columns wide, and whether all of it is done.
+
+    The matrix of runs is left out where all of it would not fit into `height` lines.
+    """
     before, after = rule_jobs(study)
     runs = dict(run_jobs(study))
     per_run = [job for jobs in runs.values() for job in jobs]
@@ -38,11 +41,13 @@ def status_text(study: Study) -> tuple[str, bool]:
     lines = [f"Scale {study.scale.name} in {study.folder}: {len(runs)} runs", ""]
     lines += [*_counts(per_run), ""]
     lines += [_series("before", before), _series("after", after), ""]
-    lines += [*_matrix(runs, study), ""]
+    matrix, rest = [*_matrix(runs, study), ""], []
     for state in (RUNNING, STOPPED, FAILED):
-        lines += _list(state, [job for job in every if job.state == state])
-    lines += _list("diverged", [job for job in every if job.state == DONE and job.text])
-    lines.append(_closing(every, study))
+        rest += _list(state, [job for job in every if job.state == state])
+    rest += _list("diverged", [job for job in every if job.state == DONE and job.text])
+    rest.append(_closing(every, study))
+    fits = height is None or len(lines) + len(matrix) + len(rest) < height
+    lines += [*(matrix if fits else []), *rest]
     return "\n".join(lines) + "\n", all(job.state == DONE for job in every)
 
 

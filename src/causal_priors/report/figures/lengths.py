@@ -13,7 +13,18 @@ from matplotlib.figure import Figure
 
 from causal_priors.report.data import Tables
 from causal_priors.report.figures.families import BASELINE, TOGETHER, families, look
-from causal_priors.report.figures.theme import CONTEXT, INK, MARKERS, MUTED, Label, Layout, label_ends, one_line, panels
+from causal_priors.report.figures.theme import (
+    CONTEXT,
+    INK,
+    MARKERS,
+    MUTED,
+    Label,
+    Layout,
+    label_ends,
+    name_once,
+    one_line,
+    panels,
+)
 
 # Columns that every frame here has: size, arm, train_length, variant, seed, x, y.
 KEY = "Line: mean over seeds. Point: one seed. Dashed: the same checkpoints with YaRN. Grey: the other arms of size S."
@@ -68,11 +79,7 @@ def draw_lines(
         place.minorticks_off()
         place.set_title(panel.title)
         _draw(place, panel, last, number)
-    for number_, place in enumerate(places):
-        if number_ % layout.columns == 0:
-            place.set_ylabel(ylabel)
-        if number_ >= len(places) - layout.columns or layout.columns == 1:
-            place.set_xlabel(axis.label, loc="left")
+    name_once(places, layout.columns, axis.label, ylabel)
     return figure
 
 

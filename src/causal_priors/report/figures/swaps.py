@@ -25,7 +25,7 @@ def draw(tables: Tables, layout: Layout) -> Figure:
     lines = rows[-1][0] + 1 if rows else 1
     wide = layout.columns > 1
     figure, places = panels(
-        layout, 2, lines * _ROW, columns=2 if wide else 1, left=1.2, between=-0.5, note=f"{_KEY} {tables.note()}"
+        layout, 2, lines * _ROW, columns=2 if wide else 1, left=1.2, gap=0.55, note=f"{_KEY} {tables.note()}"
     )
     for place in places:
         place.set(ylim=(lines - 0.3, -0.9), yticks=[])

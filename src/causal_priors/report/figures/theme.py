@@ -50,29 +50,40 @@ def panels(
     *,
     columns: int | None = None,
     left: float = 0.5,
-    between: float = 0.3,
+    gap: float = 0.3,
     below: float = 0.62,
     note: str = "",
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure with `count` panels of `height` inches in reading order, placed by hand: no layout engine runs.
 
-    left, between, below: inches for what stands beside, between and under panels. note: a line at the very bottom.
+    left, gap, below: inches for what stands beside the first, between and under panels. note: a line at the very bottom.
     """
     across = max(1, min(columns or layout.columns, count))
     down = -(-count // across)
     top, foot = 0.32, (0.12 + 0.16 * len(lines)) if (lines := _wrapped(note, layout)) else 0.06
     total = top + down * (height + below) + (down - 1) * 0.2 + foot
-    width = (layout.width - left - 0.12 - (across - 1) * (left + between - 0.1)) / across
+    width = (layout.width - left - 0.12 - (across - 1) * gap) / across
     figure = Figure(figsize=(layout.width, total))
     found = []
     for number in range(count):
         row, column = divmod(number, across)
-        x = left + column * (width + left + between - 0.1)
+        x = left + column * (width + gap)
         y = total - top - height - row * (height + below + 0.2)
         found.append(figure.add_axes((x / layout.width, y / total, width / layout.width, height / total)))
     if lines:
         figure.text(0.01, 0.06 / total, "\n".join(lines), size=7.5, color=MUTED, va="bottom", linespacing=1.3)
     return figure, found
+
+
+def name_once(places: Sequence[Axes], columns: int, xlabel: str, ylabel: str) -> None:
+    """Name axes that all panels share: y on the first of each row, x under the last of each column."""
+    for number, place in enumerate(places):
+        if number % columns == 0:
+            place.set_ylabel(ylabel)
+        else:
+            place.tick_params(labelleft=False)
+        if number >= len(places) - columns:
+            place.set_xlabel(xlabel, loc="left")
 
 
 def _wrapped(text: str, layout: Layout) -> list[str]:

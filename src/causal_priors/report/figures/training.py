@@ -20,7 +20,7 @@ def draw(tables: Tables, layout: Layout) -> Figure:
     note = "Across: training steps. One line a head, of every seed. Solid: it ends above one; dashed: at or below one."
     columns = 4 if layout.columns > 1 else 2
     figure, places = panels(
-        layout, len(found), 1.35, columns=columns, left=0.45, between=0.2, below=0.5, note=f"{note} {tables.note()}"
+        layout, len(found), 1.35, columns=columns, left=0.45, gap=0.25, below=0.5, note=f"{note} {tables.note()}"
     )
     top = max((rows["value"].max() for _, rows in found), default=1.0)
     for number, (place, ((size, arm, _), rows)) in enumerate(zip(places, found, strict=True)):
@@ -31,6 +31,8 @@ def draw(tables: Tables, layout: Layout) -> Figure:
         place.set_xlabel(_distance(rows), loc="left", size=7.5)
         if number % columns == 0:
             place.set_ylabel("exponent α")
+        else:
+            place.tick_params(labelleft=False)
     return figure
 
 

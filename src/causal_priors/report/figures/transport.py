@@ -39,7 +39,11 @@ def draw(tables: Tables, layout: Layout) -> Figure:
         place.axhline(1, xmax=1 / 1.42, color=MUTED, linewidth=0.7)
         label_ends(place, 1.0, [*labels, Label(profile(0.995, strength), "limit", INK), Label(1.0, "softmax", MUTED)])
         place.set_xlabel(f"place of the key, t = j / i\n{_excess(tables.theory, strength)}", loc="left", size=7.8)
-    places[0].set_ylabel("i · P[i, j]")
+    for number, place in enumerate(places):
+        if number % layout.columns == 0:
+            place.set_ylabel("i · P[i, j]")
+        else:
+            place.tick_params(labelleft=False)
     return figure
 
 

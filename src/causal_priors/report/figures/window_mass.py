@@ -46,7 +46,7 @@ def draw(tables: Tables, layout: Layout) -> Figure:
         2.3,
         columns=2 if layout.columns > 1 else 1,
         left=0.5,
-        between=0.2,
+        gap=0.35,
         below=0.58,
         note=f"{_KEY} {tables.note()}",
     )
@@ -73,6 +73,8 @@ def draw(tables: Tables, layout: Layout) -> Figure:
     for number, place in enumerate(places):
         if layout.columns == 1 or number % 2 == 0:
             place.set_ylabel("share inside the window")
+        else:
+            place.tick_params(labelleft=False)
     return figure
 
 

@@ -1,0 +1,82 @@
+"""One driver at a time, and no job without one: with real processes, but without Snakemake."""
+
+import os
+import signal
+import time
+
+import pytest
+from processes import Child
+
+from causal_priors import driver
+from causal_priors.errors import UserError
+
+
+def drive(folder, ready):
+    driver.claim(folder)
+    ready.touch()
+    time.sleep(60)
+
+
+def work(folder, ready, seconds_to_save):
+    """A job of the driver that holds `folder`, which takes a while to save when it is asked to stop."""
+
+    def save(number, frame):
+        time.sleep(seconds_to_save)
+        (folder / "saved").touch()
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, save)
+    os.environ[driver.VARIABLE] = str((folder / driver.LOCK).resolve())
+    driver.follow()
+    ready.touch()
+    time.sleep(60)
+
+
+def wait_for(path):
+    until = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < until, path
+        time.sleep(0.01)
+
+
+def started(tmp_path, name, target, *arguments):
+    child = Child(tmp_path / f"{name}.stderr", target, tmp_path / "results", tmp_path / name, *arguments)
+    wait_for(tmp_path / name)
+    return child
+
+
+def test_a_second_driver_is_refused_while_the_first_lives(tmp_path):
+    first = started(tmp_path, "first", drive)
+    with pytest.raises(UserError, match="results: another snakemake is at work here; wait for it, or stop it first"):
+        driver.claim(tmp_path / "results")
+    first.send(signal.SIGKILL)
+    first.end()
+    started(tmp_path, "second", drive).process.kill()
+
+
+def test_jobs_of_a_killed_driver_save_and_end_before_the_next_one_begins(tmp_path):
+    first = started(tmp_path, "first", drive)
+    job = started(tmp_path, "job", work, 0.5)
+    first.send(signal.SIGKILL)
+    first.end()
+    second = started(tmp_path, "second", drive)
+    assert (tmp_path / "results" / "saved").exists()
+    assert job.end()[0] == 128 + signal.SIGTERM
+    second.process.kill()
+    assert "waiting for jobs of a stopped snakemake" in second.end()[1]
+
+
+def test_a_job_of_a_living_driver_is_left_alone(tmp_path):
+    first = started(tmp_path, "first", drive)
+    job = started(tmp_path, "job", work, 0.0)
+    time.sleep(0.2)
+    assert job.process.is_alive()
+    first.process.kill()
+    assert job.end()[0] == 128 + signal.SIGTERM
+
+
+def test_without_a_driver_there_is_nothing_to_follow(monkeypatch):
+    monkeypatch.delenv(driver.VARIABLE, raising=False)
+    driver.follow()
+    monkeypatch.setenv(driver.VARIABLE, "no/such/file")
+    driver.follow()

@@ -31,11 +31,14 @@ BAND = 1e-5
 
 def machine():
     """What the bits of a float32 run depend on: torch, its kernels' instruction set, and the CPU that picks others."""
-    cpu = platform.processor() or platform.machine()
+    found = {"machine": platform.machine(), "torch": torch.__version__}
+    found["capability"] = torch.backends.cpu.get_cpu_capability()
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        cpu = next((line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), cpu)
-    return {"cpu": cpu, "capability": torch.backends.cpu.get_cpu_capability(), "torch": torch.__version__}
+    for line in info.read_text().split("\n\n")[0].splitlines() if info.exists() else ():
+        key, _, value = (part.strip() for part in line.partition(":"))
+        if key in ("vendor_id", "cpu family", "model", "model name"):
+            found[key] = value
+    return found
 
 
 def golden_scale():

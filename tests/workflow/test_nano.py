@@ -227,7 +227,10 @@ def test_the_finished_study_is_looked_at(study):
     assert [float(cell) for cell in line.split()[4:]] == pytest.approx([*loss, loss[1] - loss[0]], abs=6e-5)
     assert "arm.log_prior" in runs.stdout
     itself = found.call("causal_priors", "compare", "nano", "results/nano")
-    assert "Of the 112 tables behind these verdicts that both have, 112 are the same bytes." in itself.stdout
+    records = json.loads((found.folder / "results/nano/verdicts.json").read_text())
+    number = len({name for record in records for name in record["inputs"]})
+    assert number > 50
+    assert f"Of the {number} tables behind these verdicts that both have, {number} are the same bytes." in itself.stdout
     for test in ("0003-a", "0004-c"):
         told = found.call("causal_priors", "explain", test, "--scale", "nano")
         assert told.returncode == 0

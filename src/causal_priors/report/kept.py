@@ -40,10 +40,11 @@ class Kept:
 def keep_tables(files: Sequence[Path], out: Path) -> list[str]:
     """Write the rows and metadata of `files`, tables in run folders, into `out`/evaluations; list the files written.
 
-    Nothing is written where they have more than 700,000 rows. Raises `UserError` for a damaged table.
+    Nothing is written where there are none, or where they have more than 700,000 rows. Raises `UserError` for a damaged
+    table.
     """
     frames = [read_table(path, KIND) for path in files]
-    if sum(map(len, frames)) > MOST_ROWS:
+    if not frames or sum(map(len, frames)) > MOST_ROWS:
         return []
     rows = []
     for path, frame in zip(files, frames, strict=True):

@@ -64,7 +64,9 @@ def test_only_registered_runs_are_trained(capfd, tmp_path, name):
 
 def test_the_seals_of_the_register_are_whole(capfd):
     assert main(["seal", "--check", "--preregistration", str(ROOT / "preregistration")]) == 0
-    assert [line.split()[0] for line in capfd.readouterr().out.splitlines()] == ["0001", "0002", "0003", "0004", "0005"]
+    sealed = [line.split() for line in capfd.readouterr().out.splitlines()]
+    assert [words[0] for words in sealed] == ["0001", "0002", "0003", "0004", "0005", "0006"]
+    assert sealed[-1][2] == "exploratory"
 
 
 def pins(name):

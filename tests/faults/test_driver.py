@@ -11,17 +11,21 @@ from causal_priors import driver
 from causal_priors.errors import UserError
 
 
+WAITING = "waiting for jobs of a stopped snakemake"
+
+
 def drive(folder, ready):
     driver.claim(folder)
     ready.touch()
     time.sleep(60)
 
 
-def work(folder, ready, seconds_to_save):
-    """A job of the driver that holds `folder`, which takes a while to save when it is asked to stop."""
+def work(folder, ready, said):
+    """A job of the driver that holds `folder`. Asked to stop, it saves for as long as `said` does not say who waits."""
 
     def save(number, frame):
-        time.sleep(seconds_to_save)
+        while said and not (said.exists() and WAITING in said.read_text()):
+            time.sleep(0.01)
         (folder / "saved").touch()
         raise SystemExit(128 + number)
 
@@ -56,19 +60,19 @@ def test_a_second_driver_is_refused_while_the_first_lives(tmp_path):
 
 def test_jobs_of_a_killed_driver_save_and_end_before_the_next_one_begins(tmp_path):
     first = started(tmp_path, "first", drive)
-    job = started(tmp_path, "job", work, 0.5)
+    job = started(tmp_path, "job", work, tmp_path / "second.stderr")
     first.send(signal.SIGKILL)
     first.end()
     second = started(tmp_path, "second", drive)
     assert (tmp_path / "results" / "saved").exists()
     assert job.end()[0] == 128 + signal.SIGTERM
     second.process.kill()
-    assert "waiting for jobs of a stopped snakemake" in second.end()[1]
+    assert WAITING in second.end()[1]
 
 
 def test_a_job_of_a_living_driver_is_left_alone(tmp_path):
     first = started(tmp_path, "first", drive)
-    job = started(tmp_path, "job", work, 0.0)
+    job = started(tmp_path, "job", work, None)
     time.sleep(0.2)
     assert job.process.is_alive()
     first.process.kill()

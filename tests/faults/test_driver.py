@@ -10,7 +10,6 @@ from processes import Child
 from causal_priors import driver
 from causal_priors.errors import UserError
 
-
 WAITING = "waiting for jobs of a stopped snakemake"
 
 

@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --config scale=$(SCALE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev reproduce report verdicts test test-all lint clean clean-all
+.PHONY: help setup setup-dev reproduce report verdicts test test-all lint rulegraph clean clean-all
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -41,6 +41,13 @@ lint: setup-dev ## ruff, mypy, snakefmt, snakemake --lint
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
+
+# One colour, left to right, and no edge that others imply.
+rulegraph: setup ## draw docs/rulegraph.svg again (needs graphviz)
+	$(BIN)/snakemake --rulegraph --forceall --quiet all --config scale=$(SCALE) \
+	| sed -e 's/, color = "[^"]*"//' -e 's/penwidth=2/penwidth=1, height=0.35/' -e 's/color=grey/color="#5c5c5c", arrowsize=0.6/' \
+	-e 's/fontname=sans/fontname="DejaVu Sans,Verdana,sans-serif", color="#1548dc"/' \
+	| tred | dot -Grankdir=LR -Tsvg | sed -e '/^<!--.*-->$$/d' -e '/^<!--/,/-->$$/d' > docs/rulegraph.svg
 
 clean: ## remove what was generated at SCALE
 	rm -rf results/$(SCALE)

@@ -11,6 +11,7 @@ from causal_priors.data.corpus import CARD, read_corpus_card
 from causal_priors.errors import refuse
 from causal_priors.exploratory import PAGE, TABLES
 from causal_priors.prereg.verdict_tables import read_verdicts
+from causal_priors.report.figures import FIGURES
 from causal_priors.report.kept import keep_tables
 from causal_priors.report.timings import timing_table
 from causal_priors.tables import iter_table
@@ -22,6 +23,7 @@ FILES = (
     *(f"tables/{name}.{kind}" for name in ("summary", "source") for kind in ("csv", "md")),
     f"tables/exploratory/{PAGE}",
     *(f"tables/exploratory/{name}.csv" for name in TABLES if name not in _LARGE),
+    *(f"figures/{figure.name}.svg" for figure in FIGURES),
     "theory/margins.json",
     *(f"theory/theory.{kind}" for kind in ("parquet", "csv")),
     "data/index.parquet",

@@ -92,15 +92,16 @@ SCHEMAS: dict[str, pa.Schema] = {
         ]
     ),
     # One row per quantity that experiment 0006 measured on one model (goat/). `test` and `task` say on what:
-    #   test         "copy" (mixture of copies; task "mixture"), "retrieval" (task "passkey" | "needle"), "sink" (task
-    #                "text", held-out windows)
+    #   test         "copy" (mixtures of copies; task "mixture" | "two-back"), "retrieval" (task "passkey" | "needle"),
+    #                "sink" (task "text", held-out windows)
     #   quantity     copy: "loss", expected nats a target under the process given each context; "regret", the same above
     #                the best predictor's; "prior_key" u(j), "prior_lag" K(d), "prior_total" and "prior_probability" of
     #                the last row, index = j or d
     #                retrieval: "log_probability" of the whole answer in nats, "correct" (1: greedy decoding gives it),
     #                "far_mass" (at distance >= L / 8, last L / 8 queries, of the same windows)
     #                sink: "mass" on key 0, "margin" of key 0 (ln p0 / (1 - p0) + ln(i), i keys beside it),
-    #                "prior_margin" the same of the log-prior alone; last L / 8 queries
+    #                "prior_margin" the same of the log-prior alone; "bound_slack", smallest distance of p0 in nats to the
+    #                ends of what the content's range allows; last L / 8 queries
     #                all: "training_loss" (index = step; mean over the steps since the row before)
     #   length       window length n in tokens; depth: share of the haystack before the item; -1 where it does not apply
     #   layer, head, index: -1 where they do not apply or the value is a mean over them; count: what the mean is over

@@ -8,7 +8,7 @@ import torch
 
 from causal_priors.arms import ARMS
 from causal_priors.attention.softmax import whole
-from causal_priors.goat.fold import folded_attention, folds, lane_error, lanes
+from causal_priors.goat.fold import faster, folded_attention, lane_error, lanes
 from causal_priors.priors.base import BoundPrior, Geometry
 
 HEADS, DIMS = 4, 16
@@ -70,9 +70,10 @@ def test_float32_is_within_the_rounding_of_its_own_sums(key):
 
 def test_priors_that_are_no_such_sum_do_not_fold():
     for key in ("kerple", "fox", "log"):
-        assert not folds(BoundPrior(prior(key)))
-    assert not folds(None)
-    assert folds(BoundPrior(prior("alibi")))
+        assert not faster(BoundPrior(prior(key)), 1 << 20)
+    assert not faster(None, 1 << 20)
+    assert [faster(BoundPrior(prior("goat")), length) for length in (1023, 1024)] == [False, True]
+    assert [faster(BoundPrior(prior("alibi")), length) for length in (2047, 2048)] == [False, True]
     q, k, v = inputs(8)
     with pytest.raises(ValueError, match="Kerple is no sum of products"):
         folded_attention(q, k, v, BoundPrior(prior("kerple").double()))

@@ -11,6 +11,7 @@ from causal_priors.goat.draws import Draws
 from causal_priors.goat.mixture import Mixture
 
 SMALL = Mixture(vocabulary=3, first=0.25, previous=0.4)
+TWO_BACK = Mixture(vocabulary=3, first=0.25, previous=0.4, back=2)
 LENGTH = 4
 
 
@@ -19,19 +20,19 @@ def everything(mixture, length):
     for ids in itertools.product(range(mixture.vocabulary), repeat=length + 1):
         given = [
             mixture.first * (ids[t] == ids[0])
-            + mixture.previous * (ids[t] == ids[t - 1])
+            + mixture.previous * (ids[t] == ids[max(t - mixture.back, 0)])
             + (1 - mixture.first - mixture.previous) / mixture.vocabulary
             for t in range(1, length + 1)
         ]
         yield ids, math.prod(given) / mixture.vocabulary, given
 
 
-def conditional_entropy(known):
+def conditional_entropy(mixture, known):
     """Mean over targets t of H(x_t | known(ids, t)) in nats, by enumeration."""
     total = 0.0
     for t in range(1, LENGTH + 1):
         joint: dict[tuple[int, int], float] = {}
-        for ids, probability, _ in everything(SMALL, LENGTH):
+        for ids, probability, _ in everything(mixture, LENGTH):
             key = (known(ids, t), ids[t])
             joint[key] = joint.get(key, 0.0) + probability
         marginal: dict[int, float] = {}
@@ -41,17 +42,21 @@ def conditional_entropy(known):
     return total / LENGTH
 
 
-def test_the_optimum_is_the_expectation_over_every_sequence():
-    rows = list(everything(SMALL, LENGTH))
+@pytest.mark.parametrize("mixture", [SMALL, TWO_BACK])
+def test_the_optimum_is_the_expectation_over_every_sequence(mixture):
+    rows = list(everything(mixture, LENGTH))
     assert math.isclose(sum(p for _, p, _ in rows), 1.0, rel_tol=1e-12)
     expected = -sum(p * sum(map(math.log, given)) / LENGTH for _, p, given in rows)
-    assert math.isclose(SMALL.optimum(LENGTH), expected, rel_tol=1e-12)
+    assert math.isclose(mixture.optimum(LENGTH), expected, rel_tol=1e-12)
 
 
-def test_what_less_knowledge_gives_is_the_entropy_over_every_sequence():
-    assert math.isclose(SMALL.first_only(LENGTH), conditional_entropy(lambda ids, t: ids[0]), rel_tol=1e-12)
-    assert math.isclose(SMALL.previous_only(LENGTH), conditional_entropy(lambda ids, t: ids[t - 1]), rel_tol=1e-12)
-    assert SMALL.optimum(LENGTH) < SMALL.previous_only(LENGTH) < SMALL.first_only(LENGTH) < SMALL.uniform()
+@pytest.mark.parametrize("mixture", [SMALL, TWO_BACK])
+def test_what_less_knowledge_gives_is_the_entropy_over_every_sequence(mixture):
+    first = conditional_entropy(mixture, lambda ids, t: ids[0])
+    earlier = conditional_entropy(mixture, lambda ids, t: ids[max(t - mixture.back, 0)])
+    assert math.isclose(mixture.first_only(LENGTH), first, rel_tol=1e-12)
+    assert math.isclose(mixture.previous_only(LENGTH), earlier, rel_tol=1e-12)
+    assert mixture.optimum(LENGTH) < earlier < first < mixture.uniform()
 
 
 def test_the_registered_mixture():
@@ -63,15 +68,16 @@ def test_the_registered_mixture():
     assert math.isclose(same[63], 0.4375, rel_tol=1e-9)
 
 
-def test_expected_losses_sum_over_every_next_token():
+@pytest.mark.parametrize("mixture", [SMALL, TWO_BACK])
+def test_expected_losses_sum_over_every_next_token(mixture):
     generator = np.random.default_rng(0)
-    ids = SMALL.sequences(Draws(1), 5, 7)
+    ids = mixture.sequences(Draws(1), 5, 7)
     log_q = np.log(generator.dirichlet(np.ones(3), size=(5, 6)))
-    loss, best = SMALL.expected_losses(ids, log_q)
+    loss, best = mixture.expected_losses(ids, log_q)
     for n, t in itertools.product(range(5), range(6)):
-        p = np.full(3, SMALL.noise / 3)
-        p[ids[n, 0]] += SMALL.first
-        p[ids[n, t]] += SMALL.previous
+        p = np.full(3, mixture.noise / 3)
+        p[ids[n, 0]] += mixture.first
+        p[ids[n, max(t + 1 - mixture.back, 0)]] += mixture.previous
         assert math.isclose(loss[n, t], -(p * log_q[n, t]).sum(), rel_tol=1e-12)
         assert math.isclose(best[n, t], -(p * np.log(p)).sum(), rel_tol=1e-12)
         assert loss[n, t] > best[n, t]

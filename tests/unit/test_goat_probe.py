@@ -49,17 +49,18 @@ def test_one_table_holds_what_was_measured_of_one_arm(made):
     counted = probes.groupby(["test", "quantity"]).size()
     cells = len(design.retrieval.lengths) * len(design.retrieval.depths) * 2 * design.retrieval.examples
     assert counted["retrieval", "correct"] == counted["retrieval", "far_mass"] == cells
-    assert counted["copy", "regret"] == len(design.copy.lengths)
+    assert counted["copy", "regret"] == 2 * len(design.copy.lengths)
     assert counted["sink", "mass"] == len(design.sinks.lengths) * design.size.depth * design.size.heads
     regret = probes[probes["quantity"] == "regret"]["value"]
     assert (regret > 0).all()
     assert (probes[probes["quantity"] == "bound_slack"]["value"] >= -1e-9).all()
-    total = probes[probes["quantity"] == "prior_probability"].groupby(["layer", "head"])["value"].sum()
+    total = probes[probes["quantity"] == "prior_probability"].groupby(["task", "layer", "head"])["value"].sum()
     assert np.allclose(total, 1.0)
 
 
 def test_the_parts_of_the_prior_make_the_whole(made):
-    probes = read_table(made / "arms" / "goat.parquet", "probes").set_index(["quantity", "layer", "head", "index"])
+    probes = read_table(made / "arms" / "goat.parquet", "probes")
+    probes = probes[probes["task"] == "mixture"].set_index(["quantity", "layer", "head", "index"])
     length = scale("nano").sizes["S"].train_length
     value = probes["value"]
     for head in range(2):
@@ -83,7 +84,10 @@ def test_tables_page_and_figures_are_written(made):
     assert "| 0006-4 |" in page
     everything = read_table(made / "probes.parquet", "probes")
     assert list(dict.fromkeys(everything["arm"])) == ["nope", "goat", "alibi-ot"]
+    assert "After the fact" in page
+    assert set(pd.read_csv(made / "two-back.csv")["arm"]) == {"nope", "goat"}
     mixture = pd.read_csv(made / "mixture.csv")
+    assert set(mixture["arm"]) == set(ARMS_RUN)
     assert (mixture["optimum"] < mixture["previous_only"]).all()
     assert np.allclose(mixture["share"], 1 - mixture["regret"] / (mixture["uniform"] - mixture["optimum"]))
     # Three of fourteen arms ran: what reads another is not evaluated, and says which.

@@ -1,13 +1,15 @@
 """Tables of experiment 0006 from what each arm measured: one csv per subject, all rows as parquet, and a page."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from causal_priors.artifacts import atomic_path, write_text
-from causal_priors.goat import PAGE
+from causal_priors.goat import MIXTURE, PAGE, TWO_BACK
 from causal_priors.goat.design import Design
+from causal_priors.goat.mixture import Mixture
 from causal_priors.goat.page import page
 from causal_priors.goat.predictions import Facts, check
 from causal_priors.goat.sink import margin_table, sensitivity
@@ -27,15 +29,16 @@ def collect_stage(design: Design, files: Sequence[Path], out: Path) -> dict[str,
     statuses = {path.stem: read_metadata(path, KIND).get("status", "unknown") for path in paths}
     probes = pd.concat([read_table(path, KIND) for path in paths], ignore_index=True)
     tables = {
-        "mixture": mixture_table(probes, design),
+        MIXTURE: mixture_table(probes, MIXTURE, design.copy.mixture),
+        TWO_BACK: mixture_table(probes, TWO_BACK, replace(design.copy.mixture, back=2)),
         "prior": prior_table(probes),
         "retrieval": retrieval_table(probes),
         "sinks": sinks_table(probes),
         "margin": margin_table(),
     }
     facts = Facts(
-        mixture=tables["mixture"],
-        prior=tables["prior"],
+        mixture=tables[MIXTURE],
+        prior=tables["prior"][tables["prior"]["task"] == MIXTURE],
         retrieval=tables["retrieval"],
         sinks=tables["sinks"],
         arms=design.arms,
@@ -50,10 +53,9 @@ def collect_stage(design: Design, files: Sequence[Path], out: Path) -> dict[str,
     return tables
 
 
-def mixture_table(probes: pd.DataFrame, design: Design) -> pd.DataFrame:
+def mixture_table(probes: pd.DataFrame, task: str, mixture: Mixture) -> pd.DataFrame:
     """One row per arm and length: losses in nats, the exact optimum and what less knowledge gives, share closed."""
-    rows = _wide(probes, "copy", ["arm", "length"], ["loss", "regret"])
-    mixture = design.copy.mixture
+    rows = _wide(probes[probes["task"] == task], "copy", ["arm", "length"], ["loss", "regret"])
     for name in ("optimum", "first_only", "previous_only"):
         rows[name] = [getattr(mixture, name)(n) for n in rows["length"]]
     rows["uniform"] = mixture.uniform()
@@ -62,9 +64,9 @@ def mixture_table(probes: pd.DataFrame, design: Design) -> pd.DataFrame:
 
 
 def prior_table(probes: pd.DataFrame) -> pd.DataFrame:
-    """Goat's log-prior after the mixture, in its parts: one row per layer, head, quantity and index (j or d)."""
+    """Goat's log-prior after each mixture, in its parts: one row per layer, head, quantity and index (j or d)."""
     rows = probes[probes["quantity"].str.startswith("prior_") & (probes["test"] == "copy")]
-    return rows[["arm", "quantity", "layer", "head", "index", "value"]].reset_index(drop=True)
+    return rows[["arm", "task", "quantity", "layer", "head", "index", "value"]].reset_index(drop=True)
 
 
 def retrieval_table(probes: pd.DataFrame) -> pd.DataFrame:

@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from causal_priors.goat import MIXTURE, TWO_BACK
 from causal_priors.goat.design import Design
 from causal_priors.goat.sink import sensitivity
 from causal_priors.report.figures.save import write_figure
@@ -19,8 +20,9 @@ _CHANCE = {"passkey": np.log(1 / 90), "needle": np.log(1 / 10)}
 def draw_stage(tables: Mapping[str, pd.DataFrame], design: Design, out: Path) -> None:
     """Draw every figure into the folder `out`; one without data is drawn empty."""
     drawings = {
-        "mixture": mixture(tables["mixture"], design),
-        "prior": prior(tables["prior"]),
+        MIXTURE: mixture(tables[MIXTURE], design),
+        "prior": prior(tables["prior"], MIXTURE),
+        f"prior-{TWO_BACK}": prior(tables["prior"], TWO_BACK),
         "retrieval": retrieval(tables["retrieval"], design),
         "sinks": sinks(tables["sinks"], design),
         "margin": margin(tables["margin"], tables["sinks"]),
@@ -59,8 +61,9 @@ _PARTS = (
 )
 
 
-def prior(rows: pd.DataFrame) -> Figure:
-    """Goat's log-prior after the mixture: one row of panels a layer, one line a head."""
+def prior(rows: pd.DataFrame, task: str) -> Figure:
+    """Goat's log-prior after a mixture: one row of panels a layer, one line a head."""
+    rows = rows[rows["task"] == task]
     layers = sorted(rows["layer"].unique())
     note = "One line a head. u and K in nats; K holds the slope; probabilities are those of the prior at equal content."
     with style():
@@ -99,12 +102,20 @@ def _heat(place: Axes, rows: pd.DataFrame, task: str) -> None:
     chance = _CHANCE.get(task, -1.0)
     grid = rows.pivot_table(index="depth", columns="length", values="log_probability")
     hits = rows.pivot_table(index="depth", columns="length", values="correct")
-    place.pcolormesh(grid.to_numpy(), cmap="Blues_r", vmin=chance, vmax=0.0, edgecolors="white", linewidth=0.5)
+    down, across = grid.shape
+    place.imshow(
+        grid.to_numpy(),
+        cmap="Blues_r",
+        vmin=chance,
+        vmax=0.0,
+        extent=(0, across, down, 0),
+        aspect="auto",
+        interpolation="none",
+    )
     for (down, across), value in np.ndenumerate(hits.to_numpy()):
         dark = grid.to_numpy()[down, across] < 0.6 * chance
         text = f"{value:.2f}".removeprefix("0") if value < 1 else "1"
         place.text(across + 0.5, down + 0.5, text, size=5.5, ha="center", va="center", color="white" if dark else INK)
-    place.invert_yaxis()
     place.set_xticks(np.arange(len(grid.columns)) + 0.5, [str(length) for length in grid.columns], size=6)
     place.set_yticks(np.arange(len(grid.index)) + 0.5, [f"{depth:g}" for depth in grid.index], size=6)
 

@@ -18,15 +18,17 @@ from torch import Tensor
 from causal_priors.priors.base import BoundPrior
 from causal_priors.priors.fourier import Goat
 
-# Windows from this length on are evaluated with folded priors; below, the bias of a whole window is cheap. `bench fold`.
-FASTER_FROM = 256
+# Window lengths in tokens from which folding is faster than the explicit bias, on one core (`bench fold`): below, building
+# the wide query and key costs more than the bias does.
+FASTER_FROM = {"goat": 1024, "linear": 2048}
 # Query, key and value get the same width, a multiple of this, for which the kernel is made.
 _MULTIPLE = 8
 
 
-def folds(prior: BoundPrior | None) -> bool:
-    """Can this prior be folded?"""
-    return prior is not None and (isinstance(prior.prior, Goat) or _slopes(prior) is not None)
+def faster(prior: BoundPrior | None, length: int) -> bool:
+    """Can this prior be folded, and is that faster for windows of `length` tokens?"""
+    kind = _kind(prior)
+    return kind is not None and length >= FASTER_FROM[kind]
 
 
 def folded_attention(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, prior: BoundPrior) -> Tensor:
@@ -35,19 +37,21 @@ def folded_attention(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, prior: Boun
     Warns in half precision, where the prior is wrong by the nats that the warning measures. Raises `ValueError` for a
     prior that does not fold.
     """
-    batch, heads, length, head_dim = q_BHTD.shape
+    batch, _, length, head_dim = q_BHTD.shape
     query_HTE, key_HTE = lanes(prior, length, q_BHTD.device)
     if q_BHTD.dtype.itemsize < 4:
         worst = lane_error(query_HTE, key_HTE, q_BHTD.dtype)
         text = f"a log-prior folded into {q_BHTD.dtype} is off by up to {worst:.2g} nats at {length} tokens"
         warnings.warn(text, stacklevel=2)
     width = -(-(head_dim + query_HTE.shape[-1]) // _MULTIPLE) * _MULTIPLE
-    wide_q, wide_k, wide_v = (q_BHTD.new_zeros(batch, heads, length, width) for _ in range(3))
-    wide_q[..., :head_dim] = q_BHTD / math.sqrt(head_dim)
-    wide_k[..., :head_dim], wide_v[..., :head_dim] = k_BHTD, v_BHTD
-    extra = slice(head_dim, head_dim + query_HTE.shape[-1])
-    wide_q[..., extra], wide_k[..., extra] = query_HTE.to(q_BHTD.dtype), key_HTE.to(q_BHTD.dtype)
-    out = F.scaled_dot_product_attention(wide_q, wide_k, wide_v, is_causal=True, scale=1.0)
+    rest = width - head_dim
+    query, key = (
+        F.pad(part.to(q_BHTD.dtype), (0, rest - part.shape[-1])).expand(batch, -1, -1, -1)
+        for part in (query_HTE, key_HTE)
+    )
+    wide_q = torch.cat((q_BHTD / math.sqrt(head_dim), query), dim=-1)
+    wide_k = torch.cat((k_BHTD, key), dim=-1)
+    out = F.scaled_dot_product_attention(wide_q, wide_k, F.pad(v_BHTD, (0, rest)), is_causal=True, scale=1.0)
     return out[..., :head_dim]
 
 
@@ -89,6 +93,12 @@ def lane_error(query_HTE: Tensor, key_HTE: Tensor, dtype: torch.dtype) -> float:
 
     exact, rounded = last_row(query_HTE, key_HTE), last_row(query_HTE.to(dtype), key_HTE.to(dtype))
     return float((exact - rounded).abs().max())
+
+
+def _kind(prior: BoundPrior | None) -> str | None:
+    if prior is None:
+        return None
+    return "goat" if isinstance(prior.prior, Goat) else "linear" if _slopes(prior) is not None else None
 
 
 def _slopes(prior: BoundPrior) -> Tensor | None:

@@ -2,7 +2,7 @@
 
 Shape legend: B windows, T tokens, C width, H heads, R last query rows, S keys (S = T). Log weights are float64 and
 computed from float32 logits; where a row of a transport plan holds a zero, it counts as float32's smallest number.
-A prior that folds into query and key is folded for windows of `fold.FASTER_FROM` tokens or more.
+A prior is folded into query and key where that is faster (fold.py).
 """
 
 import math
@@ -14,7 +14,7 @@ from torch import Tensor
 from causal_priors.arms import Transport
 from causal_priors.attention.dispatch import attend
 from causal_priors.attention.softmax import masked_bias, positions
-from causal_priors.goat.fold import FASTER_FROM, folded_attention, folds
+from causal_priors.goat.fold import faster, folded_attention
 from causal_priors.model import Block, Transformer
 from causal_priors.priors.base import BoundPrior
 
@@ -62,7 +62,7 @@ def folded(model: Transformer, length: int) -> bool:
     """Does `look` fold this model's log-priors at `length` tokens?"""
     block = model.layers[0]
     prior = None if block.log_prior is None else BoundPrior(block.log_prior)
-    return block.arm.transport is None and length >= FASTER_FROM and folds(prior)
+    return block.arm.transport is None and faster(prior, length)
 
 
 def margin(log_weights_BHRS: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ def _attend(block: Block, q: Tensor, k: Tensor, v: Tensor, prior: BoundPrior | N
     asked = range(length - rows, length)
     if block.arm.transport is not None:
         return _transported(q, k, v, prior, block.arm.transport, asked)
-    if prior is not None and length >= FASTER_FROM and folds(prior):
+    if prior is not None and faster(prior, length):
         mixed = folded_attention(q, k, v, prior)
     else:
         mixed = attend(q, k, v, prior, None)

@@ -4,6 +4,7 @@ Shape legend: N windows, T inputs, V symbols, L layers, H heads. Everything is a
 arm and the corpus: training batches and test windows are drawn from keys that hold the seed, the same for every arm.
 """
 
+import dataclasses
 import resource
 import time
 from collections.abc import Iterator
@@ -21,9 +22,11 @@ from causal_priors.data.batches import training_batch
 from causal_priors.data.shards import Shards, check_vocabulary, open_shards
 from causal_priors.data.tokenizer import Tokenizer, load_tokenizer
 from causal_priors.errors import refuse
+from causal_priors.goat import AFTER_THE_FACT, MIXTURE, TWO_BACK
 from causal_priors.goat.design import Design
 from causal_priors.goat.draws import Draws
 from causal_priors.goat.look import bound_slack, folded, log_probabilities, look, margin
+from causal_priors.goat.mixture import Mixture
 from causal_priors.goat.retrieval import NEEDLE, PASSKEY, Haystack, Tasks, Windows
 from causal_priors.goat.teach import Lesson, teach
 from causal_priors.model import Transformer
@@ -34,6 +37,7 @@ from causal_priors.tables import SCHEMAS, write_table
 from causal_priors.train.determinism import settle
 
 KIND = "probes"
+RETRIEVAL = "retrieval"
 FINISHED = "finished"
 # Tokens of one forward pass.
 PASS_TOKENS = 4096
@@ -53,11 +57,18 @@ def probe_stage(arm: Arm, design: Design, shards: Path, tokenizer: Path, out: Pa
     if store.card["tokenizer"] != letters.digest:
         raise refuse("is not the tokenizer of the shards", file=tokenizer, remedy=rebuild(shards / "card.json"))
     table, seconds = _Table(arm.key, design.seed), {"startup": startup}
-    statuses = []
-    for name, part in (("mixture", _copies), ("retrieval", _retrieves)):
+    statuses: list[str] = []
+    mixtures = {MIXTURE: design.copy.mixture}
+    if arm.key in AFTER_THE_FACT:
+        mixtures[TWO_BACK] = dataclasses.replace(design.copy.mixture, back=2)
+    for task in (*mixtures, RETRIEVAL):
         began = time.process_time()
-        statuses += [f"{name} {status}" for status in part(arm, design, store, letters, table) if status != FINISHED]
-        seconds[name] = time.process_time() - began
+        if task == RETRIEVAL:
+            status = _retrieves(arm, design, store, letters, table)
+        else:
+            status = _copies(arm, design, task, mixtures[task], table)
+        statuses += [] if status == FINISHED else [f"{task} {status}"]
+        seconds[task] = time.process_time() - began
     card = runcard.card(
         "goat",
         inputs={"shards": shards / "card.json", "tokenizer": tokenizer},
@@ -94,9 +105,10 @@ class _Table:
         return {name: [row[name] for row in self.rows] for name in SCHEMAS[KIND].names}
 
 
-def _copies(arm: Arm, design: Design, store: Shards, letters: Tokenizer, table: _Table) -> Iterator[str]:
+def _copies(arm: Arm, design: Design, task: str, mixture: Mixture, table: _Table) -> str:
+    """Train on one mixture and measure what is left to gain; return how training ended."""
     test, length = design.copy, design.train_length
-    mixture, budget = test.mixture, design.budget(test.steps, test.windows)
+    budget = design.budget(test.steps, test.windows)
     model = Transformer(budget, mixture.vocabulary, arm, length, design.seed)
 
     def loss_of(step: int) -> Tensor:
@@ -105,10 +117,9 @@ def _copies(arm: Arm, design: Design, store: Shards, letters: Tokenizer, table: 
         loss: Tensor = model(ids[:, :-1], ids[:, 1:]).mean()
         return loss
 
-    status = table.lesson("copy", "mixture", length, teach(model, budget, test.position_lr, loss_of))
-    yield status
+    status = table.lesson("copy", task, length, teach(model, budget, test.position_lr, loss_of))
     if status != FINISHED:
-        return
+        return status
     for multiple in test.lengths:
         n = multiple * length
         ids = mixture.sequences(Draws(_MIXTURE_TEST, n), test.sequences, n + 1)
@@ -117,12 +128,13 @@ def _copies(arm: Arm, design: Design, store: Shards, letters: Tokenizer, table: 
             final, _ = look(model, torch.from_numpy(some[:, :-1]), 1)
             pairs.append(mixture.expected_losses(some, log_probabilities(model, final).numpy()))
         loss, best = (np.concatenate(part) for part in zip(*pairs, strict=True))
-        table.add("copy", "mixture", "loss", n, float(loss.mean()), loss.size)
-        table.add("copy", "mixture", "regret", n, float((loss - best).mean()), loss.size)
-    _learned_priors(model, length, table)
+        table.add("copy", task, "loss", n, float(loss.mean()), loss.size)
+        table.add("copy", task, "regret", n, float((loss - best).mean()), loss.size)
+    _learned_priors(model, length, task, table)
+    return status
 
 
-def _learned_priors(model: Transformer, length: int, table: _Table) -> None:
+def _learned_priors(model: Transformer, length: int, task: str, table: _Table) -> None:
     """Goat's log-prior in its parts, at the last row of a window of L tokens."""
     from causal_priors.priors.base import PriorContext
 
@@ -143,10 +155,11 @@ def _learned_priors(model: Transformer, length: int, table: _Table) -> None:
         for quantity, value_HT in parts.items():
             for head, values in enumerate(value_HT.tolist()):
                 for index, value in enumerate(values):
-                    table.add("copy", "mixture", quantity, length, value, 1, layer=layer, head=head, index=index)
+                    table.add("copy", task, quantity, length, value, 1, layer=layer, head=head, index=index)
 
 
-def _retrieves(arm: Arm, design: Design, store: Shards, letters: Tokenizer, table: _Table) -> Iterator[str]:
+def _retrieves(arm: Arm, design: Design, store: Shards, letters: Tokenizer, table: _Table) -> str:
+    """Train on text with tasks, measure retrieval and sinks; return how training ended."""
     test, length = design.retrieval, design.train_length
     budget, tasks = design.budget(test.steps, test.windows), Tasks(test, letters)
     model = Transformer(budget, design.scale.vocabulary, arm, length, design.seed)
@@ -165,9 +178,8 @@ def _retrieves(arm: Arm, design: Design, store: Shards, letters: Tokenizer, tabl
         return loss
 
     status = table.lesson("retrieval", "both", length, teach(model, budget, arm.position_lr, loss_of))
-    yield status
     if status != FINISHED:
-        return
+        return status
     hay = Haystack(np.asarray(store.heldout), letters)
     for multiple in test.lengths:
         n = multiple * length
@@ -178,6 +190,7 @@ def _retrieves(arm: Arm, design: Design, store: Shards, letters: Tokenizer, tabl
                 draws = Draws(_TASKS_TEST + n, 2 * number + (task == NEEDLE))
                 _answers(model, tasks.windows(task, hay, draws, test.examples, n, depth), task, depth, table)
     _sinks(model, design, hay, table)
+    return status
 
 
 def _answers(model: Transformer, windows: Windows, task: str, depth: float, table: _Table) -> None:

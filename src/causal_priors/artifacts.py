@@ -43,6 +43,27 @@ def sha256_file(path: str | Path) -> str:
     return digest.hexdigest()
 
 
+def read_at_most(path: str | Path, limit: int, remedy: str = "") -> bytes:
+    """Return the bytes of a file that may come from elsewhere, at most `limit` of them.
+
+    Raises `UserError` where it cannot be read, is larger, is a link that leads out of its folder, or is no regular file
+    (a pipe would be waited for, a device has no end).
+    """
+    file = Path(path)
+    try:
+        if file.is_symlink() and not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(file.parent)):
+            raise refuse("is a link that leads out of its folder", file=path, remedy="put a copy there instead")
+        if file.exists() and not file.is_file():
+            raise refuse("is no regular file", file=path, remedy=remedy)
+        with open(file, "rb") as content:
+            # Looked at before reading: a file of holes takes no space on the disk.
+            if os.fstat(content.fileno()).st_size > limit:
+                raise refuse(f"is larger than {limit >> 20} MB", file=path, remedy=remedy)
+            return content.read(limit)
+    except OSError as error:
+        raise refuse(f"cannot be read ({error.strerror})", file=path, remedy=remedy) from error
+
+
 def canonical_json(value: Any) -> bytes:
     """Return the one JSON form of `value`: sorted keys, no spaces, UTF-8, NaN and infinity refused (ValueError)."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
@@ -110,21 +131,13 @@ def read_json(path: str | Path, remedy: str = "") -> Any:
     Raises `UserError` where it is missing, above 16 MB, not JSON, or holds what `write_json` never writes: numbers that
     are not finite or above 64 bits, halves of surrogate pairs.
     """
-    file = Path(path)
+    data = read_at_most(path, MAX_JSON, remedy)
     try:
-        if file.exists() and not file.is_file():
-            raise refuse("is no regular file", file=path, remedy=remedy)
-        with open(file, "rb") as content:
-            data = content.read(MAX_JSON + 1)
-        if len(data) > MAX_JSON:
-            raise refuse(f"is larger than {MAX_JSON >> 20} MB", file=path, remedy=remedy)
         text = data.decode()
         value = json.loads(text, parse_constant=_number, parse_float=_number, parse_int=_integer)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
         return value
-    except OSError as error:
-        raise refuse(f"cannot be read ({error.strerror})", file=path, remedy=remedy) from error
     except (ValueError, RecursionError) as error:
         raise refuse(f"is not JSON ({error})", file=path, remedy=remedy) from error
 

@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from causal_priors.arms import ARMS, Arm, Part, Transport
-from causal_priors.artifacts import digest_of, read_json, sha256_bytes, write_bytes, write_json, write_text
+from causal_priors.artifacts import (
+    digest_of,
+    read_at_most,
+    read_json,
+    sha256_bytes,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from causal_priors.config import SCALES, load_scale
 from causal_priors.errors import refuse
 from causal_priors.model import Transformer
@@ -126,7 +134,7 @@ def export_run(folder: str | Path, out: str | Path, *, arm: str | Path | None = 
     if (target / CARD).is_file() and read_card(target)["parameters"].get("run") != loaded.name:
         raise refuse("holds another run", file=target, remedy="give a folder of its own")
     for name in (MODEL, LOSSES, POSITIONS):
-        data = (source / name).read_bytes()
+        data = read_at_most(source / name, 1 << 32)
         if sha256_bytes(data) != loaded.card["outputs"].get(name):
             raise refuse("differs from the digest in run.json", file=source / name, remedy="train the run again")
         write_bytes(target / name, data)

@@ -16,6 +16,7 @@ from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
+from causal_priors.artifacts import read_at_most
 from causal_priors.errors import UserError, refuse
 
 MAX_BYTES = 1 << 20
@@ -145,15 +146,7 @@ def load_yaml(path: str | Path) -> Any:
     """Return the data in a YAML file. Raises `UserError` where it is missing, too large or not plain YAML."""
     file = Path(path)
     try:
-        if file.exists() and not file.is_file():
-            raise refuse("is no regular file", file=file, remedy="is this the right file?")
-        with open(file, "rb") as content:
-            data = content.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise refuse("is larger than 1 MB", file=file, remedy="is this the right file?")
-        text = data.decode()
-    except OSError as error:
-        raise refuse(f"cannot be read ({error.strerror})", file=file) from error
+        text = read_at_most(file, MAX_BYTES, "is this the right file?").decode()
     except UnicodeDecodeError as error:
         raise refuse(f"is not UTF-8 ({error.reason} at byte {error.start})", file=file) from error
     found = parse_yaml(text, file)

@@ -23,7 +23,7 @@ MODEL, LOSSES, POSITIONS = "model.safetensors", "losses.parquet", "positions.par
 OUTPUTS = (MODEL, LOSSES, POSITIONS)
 FINISHED = "finished"
 # A header names some hundred tensors.
-_MAX_HEADER = 16 << 20
+_MAX_HEADER = 1 << 20
 
 
 def check_runs(report: Report, evidence: Evidence, scale: Scale, registered: list[Run]) -> None:

@@ -13,7 +13,7 @@ from causal_priors.artifacts import digest_of, own_digest, read_json, write_json
 from causal_priors.errors import refuse
 from causal_priors.prereg.ledger import check_date
 from causal_priors.prereg.protocol import read_data
-from causal_priors.prereg.seal import PLAN, PROTOCOL, SEAL, canonical, changed_keys
+from causal_priors.prereg.seal import PLAN, PROTOCOL, SEAL, canonical, changed_keys, read_plan
 
 FOLDER = "exploratory"
 STATEMENT = "no model of this protocol had been trained; results of earlier experiments were known"
@@ -71,7 +71,7 @@ def seal_exploratory(preregistration: str | Path, date: str, results: str | Path
             "date": date,
             "protocol": data["id"],
             "sealed": canonical(data),
-            "plan": digest_of(canonical(_plan(folder))),
+            "plan": digest_of(canonical(read_plan(folder / PLAN))),
         }
         write_json(folder / SEAL, {**content, "digest": digest_of(content)})
         written.append(folder / SEAL)
@@ -87,14 +87,6 @@ def _data(folder: Path) -> dict[str, Any]:
     if repeated := [value for value in ids if ids.count(value) > 1]:
         raise refuse(f"holds {repeated[0]} twice", file=file, key="predictions", remedy="keep one")
     return data
-
-
-def _plan(folder: Path) -> str:
-    path = folder / PLAN
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise refuse("cannot be read", file=path, remedy="each protocol needs its plan in plain words") from error
 
 
 def _check_one(folder: Path) -> ExploratoryProtocol:
@@ -113,6 +105,6 @@ def _check_one(folder: Path) -> ExploratoryProtocol:
     if changes := list(changed_keys(content["sealed"], canonical(data))):
         problem = f"was changed after it was sealed: {', '.join(changes)}"
         raise refuse(problem, file=folder / PROTOCOL, remedy=_RESTORE)
-    if content["plan"] != digest_of(canonical(_plan(folder))):
+    if content["plan"] != digest_of(canonical(read_plan(folder / PLAN))):
         raise refuse("was changed after it was sealed", file=folder / PLAN, remedy=_RESTORE)
     return ExploratoryProtocol(data["id"], folder, data, content["digest"])

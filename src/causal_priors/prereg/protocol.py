@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from causal_priors.artifacts import sha256_bytes
+from causal_priors.artifacts import read_at_most, sha256_bytes
 from causal_priors.config import check_schema
 from causal_priors.errors import refuse
 from causal_priors.prereg.terms import (
@@ -33,7 +33,7 @@ from causal_priors.prereg.terms import (
     rule_arms,
 )
 from causal_priors.runs import Run
-from causal_priors.yamlfile import load_yaml
+from causal_priors.yamlfile import MAX_BYTES, load_yaml
 
 # By content digest: checking seals reads each file several times, and parsing and checking YAML is slow.
 _PARSED: dict[str, Any] = {}
@@ -41,10 +41,16 @@ _FITS: set[tuple[str, str]] = set()
 
 
 def protocol_folders(folder: str | Path) -> list[Path]:
-    """Return the protocol folders (NNNN-name) under `folder`, sorted. Raises `UserError` where there is none."""
+    """Return the protocol folders (NNNN-name) under `folder`, sorted.
+
+    Raises `UserError` where there is none, and for a link, which would lead elsewhere.
+    """
     folders = sorted(path for path in Path(folder).glob("[0-9][0-9][0-9][0-9]-*") if path.is_dir())
     if not folders:
         raise refuse("holds no protocol", file=folder, remedy="is the key `preregistration` of the config right?")
+    for path in folders:
+        if path.is_symlink():
+            raise refuse("is a link to a folder", file=path, remedy="put a copy there instead")
     return folders
 
 
@@ -54,7 +60,7 @@ def read_data(file: str | Path, schema: str | None = None) -> Any:
     Raises `UserError`.
     """
     path = Path(file)
-    key = sha256_bytes(path.read_bytes()) if path.is_file() else ""
+    key = sha256_bytes(read_at_most(path, MAX_BYTES, "is this the right file?"))
     if key not in _PARSED:
         _PARSED[key] = load_yaml(path)
     if schema is not None and (key, schema) not in _FITS:

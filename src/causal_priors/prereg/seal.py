@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from causal_priors.artifacts import digest_of, read_json, write_json, write_text
+from causal_priors.artifacts import digest_of, read_at_most, read_json, write_json, write_text
 from causal_priors.errors import UserError, refuse, shown
 from causal_priors.prereg.decidable import check_decidable
 from causal_priors.prereg.ledger import (
@@ -28,6 +28,7 @@ from causal_priors.prereg.ledger import (
 )
 from causal_priors.prereg.protocol import load_protocols, protocol_folders, read_data
 from causal_priors.prereg.terms import Protocol
+from causal_priors.yamlfile import MAX_BYTES
 
 STATEMENT = "no result of this code existed"
 PROTOCOL, PLAN, SEAL = "protocol.yaml", "plan.md", "seal.json"
@@ -170,7 +171,7 @@ def _register(folder: Path) -> dict[str, dict[str, str]]:
     files: dict[str, dict[str, Any]] = {}
     for path in protocol_folders(folder):
         files[f"{path.name}/{PROTOCOL}"] = _parts(read_data(path / PROTOCOL))
-        files[f"{path.name}/{PLAN}"] = {"text": _plan(path / PLAN)}
+        files[f"{path.name}/{PLAN}"] = {"text": read_plan(path / PLAN)}
     files[ASSUMPTIONS] = {entry.id: vars(entry) for entry in load_assumptions(folder).values()}
     files[PUBLISHED] = _parts(load_published(folder))
     return {file: {key: digest_of(canonical(part)) for key, part in parts.items()} for file, parts in files.items()}
@@ -184,13 +185,15 @@ def _parts(data: dict[str, Any]) -> dict[str, Any]:
     return parts
 
 
-def _plan(path: Path) -> str:
+def read_plan(path: Path) -> str:
+    """Return the plan in words that each protocol needs. Raises `UserError` where there is none."""
+    remedy = "each protocol needs its plan in plain words"
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise refuse("cannot be read", file=path, remedy="each protocol needs its plan in plain words") from error
+        text = read_at_most(path, MAX_BYTES, remedy).decode()
+    except UnicodeDecodeError as error:
+        raise refuse(f"is not UTF-8 ({error.reason} at byte {error.start})", file=path, remedy=remedy) from error
     if not text.strip():
-        raise refuse("is empty", file=path, remedy="each protocol needs its plan in plain words")
+        raise refuse("is empty", file=path, remedy=remedy)
     return text
 
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from causal_priors.artifacts import read_json
+from causal_priors.errors import UserError
 from causal_priors.progress import read_line
 from causal_priors.report.crate import DRAWN, EXPLORED, METADATA, REPORT
 from causal_priors.runs import Run
@@ -175,13 +177,13 @@ def saved_step(state: Path) -> int | None:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(length, 1 << 24)))
         return int(json.loads(header["__metadata__"]["state"])["step"])
-    except (OSError, ValueError, KeyError, TypeError, struct.error):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, struct.error):
         return None
 
 
 def _diverged(card: Path) -> str:
     try:
-        status = str(json.loads(card.read_text(encoding="utf-8"))["status"])
-    except (OSError, ValueError, KeyError, TypeError):
+        status = str(read_json(card)["status"])
+    except (UserError, KeyError, TypeError):
         return "its card cannot be read"
     return "" if status == "finished" else status

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from causal_priors import remedies
 from causal_priors.arms import Arm
-from causal_priors.artifacts import read_signed_json, sha256_bytes, sha256_file
+from causal_priors.artifacts import read_at_most, read_signed_json, sha256_bytes, sha256_file
 from causal_priors.errors import UserError, refuse
 from causal_priors.model import Transformer
 from causal_priors.runs import Run
 from causal_priors.scale import Scale
-from causal_priors.train.tensorfile import write_tensors
+from causal_priors.train.tensorfile import check_header, write_tensors
 
 MODEL, LOSSES, POSITIONS = "model.safetensors", "losses.parquet", "positions.parquet"
 CARD, TIMING = "run.json", "timing.json"
@@ -97,15 +97,13 @@ def read_checkpoint(run: Run, scale: Scale, arm: Arm, folder: Path) -> Checkpoin
             shown = found if key == "run" else ...
             raise refuse(f"is of another {key}", file=folder / CARD, key=key, value=shown, remedy=rebuild(folder))
     path = folder / MODEL
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise refuse(f"cannot be read ({error.strerror})", file=path, remedy=rebuild(folder)) from error
+    data = read_at_most(path, _most_bytes(run, scale), rebuild(folder))
     if sha256_bytes(data) != card["outputs"].get(MODEL):
         raise refuse("differs from the digest in run.json", file=path, remedy=rebuild(folder))
     try:
+        check_header(data[:8])
         weights = load(data)
-    except SafetensorError as error:
+    except (SafetensorError, ValueError) as error:
         raise refuse(f"is not safetensors ({error})", file=path, remedy=rebuild(folder)) from None
     return Checkpoint(folder, card, weights)
 
@@ -121,6 +119,12 @@ def read_card(folder: Path) -> dict[str, Any]:
     if not whole or card["outputs"].keys() != {*FILES} - {CARD} or not _are_margins(card["parameters"].get("margins")):
         raise refuse("is not the card of a training run", file=path, remedy=rebuild(folder))
     return card
+
+
+def _most_bytes(run: Run, scale: Scale) -> int:
+    """Bytes that no weights of `run` exceed, whatever an arm of one's own adds."""
+    size = run.budget(scale)
+    return max(1 << 30, 32 * (scale.vocabulary * size.width + size.non_embedding_parameters()))
 
 
 def _are_margins(value: Any) -> bool:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from causal_priors.artifacts import canonical_json
-from causal_priors.train.tensorfile import write_tensors
+from causal_priors.train.tensorfile import check_header, write_tensors
 
 STATE_FILE = "state.safetensors"
 
@@ -61,6 +61,8 @@ def load_state(folder: Path, fingerprint: dict[str, Any]) -> tuple[TrainingState
     if not path.is_file():
         return None, ""
     try:
+        with open(path, "rb") as start:
+            check_header(start.read(8))
         with safe_open(path, framework="pt") as file:
             header = json.loads(file.metadata()["state"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)

@@ -10,17 +10,25 @@ import hashlib
 import json
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from causal_priors.errors import refuse
+from causal_priors.place import batch_job, process_space
+from causal_priors.progress import note
 
 CHUNK = 1 << 20
 # The largest JSON file of a study, its verdicts, has a tenth of a megabyte; parsed, JSON takes up to 25 times its size.
 MAX_JSON = 16 << 20
 _MAX_INT_DIGITS = 19
+# How long a batch job waits for another writer: of a node that failed, file servers keep the locks for some minutes.
+_PATIENCE_SECONDS = 600.0
+_LOOK_AGAIN_SECONDS = 1.0
+# Whether a writer on another machine lives cannot be seen; what it has not touched for so long is given up.
+_ABANDONED_SECONDS = 86_400.0
 
 
 def sha256_bytes(data: bytes) -> str:
@@ -88,7 +96,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     a `UserError` that names the file.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.with_name(f".{target.name}.{process_space()}.{os.getpid()}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target)
@@ -172,9 +180,10 @@ def read_signed_json(path: str | Path, remedy: str = "") -> dict[str, Any]:
 
 @contextmanager
 def writer_lock(folder: str | Path) -> Iterator[None]:
-    """Hold the only writer's lock of `folder`; a second writer is refused at once.
+    """Hold the only writer's lock of `folder`; a second writer is refused at once, in a batch job after ten minutes.
 
-    The lock is the kernel's (flock), so it vanishes with the process that held it, however that ended.
+    The lock is the kernel's (flock), so it vanishes with the process that held it, however that ended. Batch jobs wait
+    because a cluster may start a job again while its first copy still runs, or before its locks are given up.
     """
     path = Path(folder)
     try:
@@ -184,7 +193,7 @@ def writer_lock(folder: str | Path) -> Iterator[None]:
         raise refuse(f"cannot be written ({error.strerror})", file=path) from error
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle, path)
         except BlockingIOError as error:
             raise refuse(
                 "another process is writing here",
@@ -198,12 +207,36 @@ def writer_lock(folder: str | Path) -> Iterator[None]:
         os.close(handle)
 
 
+def _lock(handle: int, path: Path) -> None:
+    """Take the lock. Raises `BlockingIOError` where another process has it, in a batch job only if it keeps it."""
+    until = time.monotonic() + (_PATIENCE_SECONDS if batch_job() else 0.0)
+    said = False
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise
+        if not said:
+            note(f"{path}: waiting up to {_PATIENCE_SECONDS / 60:.0f} minutes for another process that writes here")
+            said = True
+        time.sleep(_LOOK_AGAIN_SECONDS)
+
+
 def _sweep(target: Path) -> None:
     """Remove temporary files of `target` whose writers are no more."""
-    for path in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
-        number = path.name.split(".")[-2]
-        if number.isdigit() and not _alive(int(number)):
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*.*.tmp"):
+        space, number = path.name.split(".")[-3:-1]
+        if number.isdigit() and not (_alive(int(number)) if space == process_space() else _fresh(path)):
             path.unlink(missing_ok=True)
+
+
+def _fresh(path: Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime < _ABANDONED_SECONDS
+    except FileNotFoundError:
+        return False
 
 
 def _alive(process: int) -> bool:

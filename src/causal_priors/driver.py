@@ -4,6 +4,11 @@ A driver that is killed leaves its jobs running; the next one would meet them as
 thread for the lock that its driver holds. It gets it when the driver is gone, however that ended, and then asks its own
 process to stop: training saves at the next step boundary, other stages leave nothing half-written. Job and driver
 share a kernel's lock (flock), so nothing is left to clean up.
+
+That holds on the driver's own machine. Jobs that a batch system runs elsewhere are that system's: they go on without
+their driver, since a login node is rebooted more often than a run of days ends, and since a file system that shows locks to
+one machine only would make each of them believe that its driver is gone. Where a next driver submits a run that such
+a job still trains, the run's own lock makes the second one wait.
 """
 
 import fcntl
@@ -14,9 +19,12 @@ import time
 from pathlib import Path
 
 from causal_priors.errors import refuse
+from causal_priors.place import place
 from causal_priors.progress import note
 
 VARIABLE = "CAUSAL_PRIORS_DRIVER"
+# Where the driver runs.
+PLACE = "CAUSAL_PRIORS_DRIVER_PLACE"
 LOCK = ".driver.lock"
 _LOOK_AGAIN_SECONDS = 0.1
 
@@ -45,11 +53,15 @@ def claim(folder: str | Path) -> None:
     except OSError as error:
         raise refuse(f"cannot be written ({error.strerror})", file=path) from error
     os.environ[VARIABLE] = str(path)
+    os.environ[PLACE] = place()
 
 
 def follow() -> None:
-    """Stop this process, as SIGTERM would, when the driver that started it is gone. Without a driver, do nothing."""
-    if not (path := os.environ.get(VARIABLE)):
+    """Stop this process, as SIGTERM would, when the driver that started it is gone.
+
+    Do nothing without a driver, nor where the driver handed the job to a batch system.
+    """
+    if not (path := os.environ.get(VARIABLE)) or os.environ.get(PLACE, place()) != place():
         return
     try:
         handle = os.open(path, os.O_RDONLY)

@@ -9,6 +9,7 @@ from processes import Child
 
 from causal_priors import driver
 from causal_priors.errors import UserError
+from causal_priors.place import place
 
 WAITING = "waiting for jobs of a stopped snakemake"
 
@@ -19,8 +20,9 @@ def drive(folder, ready):
     time.sleep(60)
 
 
-def work(folder, ready, said):
+def work(folder, ready, said, environment=()):
     """A job of the driver that holds `folder`. Asked to stop, it saves for as long as `said` does not say who waits."""
+    os.environ.update(environment)
 
     def save(number, frame):
         while said and not (said.exists() and WAITING in said.read_text()):
@@ -76,6 +78,16 @@ def test_a_job_of_a_living_driver_is_left_alone(tmp_path):
     assert job.process.is_alive()
     first.process.kill()
     assert job.end()[0] == 128 + signal.SIGTERM
+
+
+def test_a_job_of_a_batch_system_goes_on_without_its_driver(tmp_path):
+    first = started(tmp_path, "first", drive)
+    here = started(tmp_path, "here", work, None, {driver.PLACE: place()})
+    elsewhere = started(tmp_path, "elsewhere", work, None, {driver.PLACE: place(), "SLURM_JOB_ID": "7"})
+    first.process.kill()
+    assert here.end()[0] == 128 + signal.SIGTERM
+    assert elsewhere.process.is_alive()
+    elsewhere.process.kill()
 
 
 def test_without_a_driver_there_is_nothing_to_follow(monkeypatch):

@@ -1,6 +1,7 @@
 """Config, scales, run names, atomic files, YAML traps: what every stage stands on."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -196,6 +197,41 @@ class TestFiles:
         with artifacts.writer_lock(tmp_path):
             assert "another process is writing here" in subprocess.check_output(other, text=True)
         assert subprocess.check_output(other, text=True) == "in\n"
+
+    def test_a_batch_job_waits_for_the_first_writer(self, tmp_path):
+        wait = "from causal_priors.artifacts import writer_lock\nimport sys\nwith writer_lock(sys.argv[1]): print('in')"
+        with artifacts.writer_lock(tmp_path):
+            second = subprocess.Popen(
+                [sys.executable, "-c", wait, str(tmp_path)],
+                env={**os.environ, "SLURM_JOB_ID": "7"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            assert "waiting up to 10 minutes for another process that writes here" in second.stderr.readline()
+            assert second.poll() is None
+        assert second.communicate(timeout=60)[0] == "in\n"
+
+    def test_half_written_files_go_when_their_writer_is_gone(self, tmp_path):
+        """Of another machine that cannot be seen; it counts as gone after a day."""
+        writer = "import os, sys\nfrom causal_priors.artifacts import atomic_path\n"
+        writer += "with atomic_path(sys.argv[1]) as path: path.write_text('half'); os._exit(9)"
+
+        def leave(name):
+            subprocess.run([sys.executable, "-c", writer, str(tmp_path / name)], check=False)
+            (found,) = tmp_path.glob(f".{name}.*")
+            return found
+
+        def elsewhere(path):
+            space = path.name.split(".")[-3]
+            return path.rename(path.with_name(path.name.replace(space, "0" * len(space))))
+
+        leave("here")
+        there, old = elsewhere(leave("there")), elsewhere(leave("old"))
+        os.utime(old, (0, 0))
+        for name in ("here", "there", "old"):
+            artifacts.write_text(tmp_path / name, "whole")
+        assert list(tmp_path.glob(".*")) == [there]
 
     def test_canonical_json_has_one_form(self):
         assert artifacts.canonical_json({"b": 1, "a": [1.5, "é"]}) == '{"a":[1.5,"é"],"b":1}'.encode()

@@ -15,7 +15,7 @@ from snakemake.utils import min_version
 from causal_priors.codedigest import code_digest
 from causal_priors.data.documents import corpus_files
 from causal_priors.driver import claim
-from causal_priors.errors import UserError
+from causal_priors.errors import UserError, refuse
 from causal_priors.report.crate import workflow_files
 from causal_priors.study import load_study, use_this_checkout
 from causal_priors.warm import start

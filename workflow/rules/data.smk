@@ -15,6 +15,10 @@ try:
     TEXT_FILES = paths(path for _, path in corpus_files(TEXTS).files) if OWN else [CARD]
 except UserError as error:
     refuse_to_start(f"{CONFIG.name}: corpus: {error}")
+if braced := [name for name in TEXT_FILES if {"{", "}"} & set(name)]:
+    refuse_to_start(
+        refuse("has a brace in its name, which Snakemake takes for a pattern", file=braced[0], remedy="rename it")
+    )
 
 
 rule corpus:

@@ -111,7 +111,9 @@ class Snapshot(Evidence):
     snapshot = True
 
     def rebuild(self, name: str) -> str:
-        """Advice to get a file of the snapshot back."""
+        """Advice to get a file of the snapshot back; of a run, the one that holds it together with others."""
+        if name.startswith("runs/"):
+            name = RUNS if name.endswith(RUN_CARD) else FOLDER
         return f"restore it: git checkout -- {self.file(name)}"
 
     @cached_property

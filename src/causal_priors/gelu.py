@@ -1,7 +1,8 @@
 """The tanh form of GELU, as the sigmoid that it is: x s(2 c (x + .044715 x^3)), c = sqrt(2 / pi), s the sigmoid.
 
 On a CPU tanh costs several times what a sigmoid does, and PyTorch's own kernel takes it in both directions. Here it is
-taken once; backward uses what forward found. On a GPU, where memory counts and not arithmetic, PyTorch's kernel stays.
+taken once; backward uses what forward found. PyTorch's stays on a GPU, where memory counts and not arithmetic, and for
+the compiler.
 """
 
 import math
@@ -17,7 +18,7 @@ _CUBIC = 0.044715 * _LINEAR
 
 def gelu(x: Tensor) -> Tensor:
     """GELU of every entry, in its tanh form."""
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.gelu(x, approximate="tanh")
     out: Tensor = _Gelu.apply(x)  # type: ignore[no-untyped-call]
     return out

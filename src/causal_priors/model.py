@@ -19,6 +19,7 @@ from causal_priors.attention.rotary import heads
 from causal_priors.errors import refuse
 from causal_priors.gelu import gelu
 from causal_priors.losses import token_losses
+from causal_priors.precision import full_precision, wide
 from causal_priors.priors.base import BoundPrior, Geometry, LogPrior
 from causal_priors.scale import Size
 
@@ -81,11 +82,19 @@ class Block(nn.Module):
         """Put a window's tokens in their places: q and k ready to be multiplied, v, the log-prior of this window."""
         prior = None
         if self.log_prior is not None:
-            prior = BoundPrior(self.log_prior, self.log_prior.tokens(normed_BTC, qkv_3BHTD[0], qkv_3BHTD[1]))
-        q_BHTD, k_BHTD, v_BHTD = heads(qkv_3BHTD, None if self.rotation is None else self.rotation.tables(qkv_3BHTD))
+            with full_precision(normed_BTC.device):
+                tokens = self.log_prior.tokens(wide(normed_BTC), wide(qkv_3BHTD[0]), wide(qkv_3BHTD[1]))
+            prior = BoundPrior(self.log_prior, tokens)
+        tables = None if self.rotation is None else self.rotation.tables(qkv_3BHTD)
+        q_BHTD, k_BHTD, v_BHTD = self.turn(qkv_3BHTD, tables)
         if self.arm.log_n:
-            q_BHTD = q_BHTD * log_n_scale(q_BHTD.shape[2], self.geometry.train_length, q_BHTD)
+            factor_T1 = log_n_scale(q_BHTD.shape[2], self.geometry.train_length, wide(q_BHTD[:0]))
+            q_BHTD = (q_BHTD * factor_T1).to(q_BHTD.dtype)
         return q_BHTD, k_BHTD, v_BHTD, prior
+
+    def turn(self, qkv_3BHTD: Tensor, tables: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Query and key rotated by the tables, if any, and value: [B, H, T, D] each."""
+        return heads(qkv_3BHTD, tables)
 
     def finish(self, x_BTC: Tensor, mixed_BHTD: Tensor) -> Tensor:
         """The next residual stream from this one and what attention mixed."""
@@ -159,6 +168,15 @@ class Transformer(nn.Module):
         if not far_windows:
             return losses_BT
         return losses_BT, {w: torch.stack([mass[w] for mass in masses]) for w in far_windows}
+
+    def compile_blocks(self) -> None:
+        """Let the compiler fuse what surrounds attention in every block, each piece one graph; attention has its own.
+
+        For a GPU: on a CPU sums would be taken in another order.
+        """
+        for block in self.layers:
+            for piece in ("content", "turn", "finish"):
+                setattr(block, piece, torch.compile(getattr(block, piece), fullgraph=True, dynamic=False))
 
     def positional_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Name and parameter of all that the rotations and log-priors own."""

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from causal_priors.arms import Transport
-from causal_priors.attention import softmax
+from causal_priors.attention import flex, softmax
 from causal_priors.attention.kept import kept
+from causal_priors.precision import full_precision
 from causal_priors.priors.base import BoundPrior
 
 # Up to this many logits in a layer, in numbers, training keeps every weight: 16 MB on a CPU. On one thread there, forward
@@ -19,9 +20,11 @@ KEPT_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 19}
 
 
 def choose(q_BHTD: Tensor, prior: BoundPrior | None, transport: Transport | None) -> str:
-    """Name the implementation `attend` takes: `transport`, `kept`, `whole`, `fused` or `blocked`."""
+    """Name the implementation `attend` takes: `transport`, `flex`, `kept`, `whole`, `fused` or `blocked`."""
     if transport is not None:
         return "transport"
+    if flex.fits(q_BHTD, prior):
+        return "flex"
     batch, heads, length, _ = q_BHTD.shape
     trains = torch.is_grad_enabled() and (q_BHTD.requires_grad or (prior is not None and bool(prior.tensors())))
     if trains and batch * heads * length * length <= KEPT_NUMBERS[q_BHTD.device.type]:
@@ -35,7 +38,17 @@ def choose(q_BHTD: Tensor, prior: BoundPrior | None, transport: Transport | None
 def attend(
     q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, prior: BoundPrior | None, transport: Transport | None
 ) -> Tensor:
-    """Causal attention output [B, H, T, D]; rotation and score scale are already in q and k."""
+    """Causal attention output [B, H, T, D]; rotation and score scale are already in q and k.
+
+    The precision is that of q, k and v, with biases, logits and sums in float32 at least, under autocast too.
+    """
+    with full_precision(q_BHTD.device):
+        return _attend(q_BHTD, k_BHTD, v_BHTD, prior, transport)
+
+
+def _attend(
+    q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, prior: BoundPrior | None, transport: Transport | None
+) -> Tensor:
     if transport is not None:
         return _transported(q_BHTD, k_BHTD, v_BHTD, prior, transport)
     way = choose(q_BHTD, prior, None)
@@ -43,6 +56,8 @@ def attend(
         return kept(q_BHTD, k_BHTD, v_BHTD, prior)
     if prior is None:
         return softmax.fused(q_BHTD, k_BHTD, v_BHTD)
+    if way == "flex":
+        return flex.attention(q_BHTD, k_BHTD, v_BHTD, prior)
     if way == "whole":
         return softmax.whole(q_BHTD, k_BHTD, v_BHTD, prior)
     return softmax.blocked(q_BHTD, k_BHTD, v_BHTD, prior)

@@ -82,8 +82,23 @@ def heads(qkv_3BHTD: Tensor, tables: tuple[Tensor, Tensor] | None) -> tuple[Tens
     One step from what a linear layer made, [B, T, 3, H, D] seen as [3, B, H, T, D], to what attention wants, and one
     back: the gradient comes in the layer's own order. Differentiable by the tables too.
     """
+    if torch.compiler.is_compiling():
+        return _plain_heads(qkv_3BHTD, tables)
     q, k, v = _Heads.apply(qkv_3BHTD, *(tables or (None, None)))  # type: ignore[no-untyped-call]
     return q, k, v
+
+
+def _plain_heads(qkv_3BHTD: Tensor, tables: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
+    """`heads` as the compiler wants it: it fuses and differentiates by itself."""
+    q_BHTD, k_BHTD, v_BHTD = qkv_3BHTD.unbind()
+    if tables is not None:
+        q_BHTD, k_BHTD = (_plainly_turned(part, *tables) for part in (q_BHTD, k_BHTD))
+    return q_BHTD.contiguous(), k_BHTD.contiguous(), v_BHTD.contiguous()
+
+
+def _plainly_turned(x: Tensor, cos_TM: Tensor, sin_TM: Tensor) -> Tensor:
+    first, second = x.to(cos_TM.dtype).chunk(2, -1)
+    return torch.cat((first * cos_TM - second * sin_TM, second * cos_TM + first * sin_TM), -1).to(x.dtype)
 
 
 class _Turn(torch.autograd.Function):

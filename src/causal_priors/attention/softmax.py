@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from causal_priors.precision import wide, wide_product
 from causal_priors.priors.base import BoundPrior
 
 # Logits held at once, in numbers: 4 MB in float32 on a CPU, which a core's share of the cache holds; 512 MB on a GPU.
@@ -53,7 +54,7 @@ def masked_bias(prior: BoundPrior | None, block: range, q_BHTD: Tensor) -> Tenso
 def whole(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, prior: BoundPrior | None) -> Tensor:
     """Attention output [B, H, T, D] by materialising all logits."""
     bias = masked_bias(prior, range(q_BHTD.shape[2]), q_BHTD)
-    logits_BHTT = (q_BHTD / math.sqrt(q_BHTD.shape[-1])) @ k_BHTD.transpose(-1, -2)
+    logits_BHTT = (wide(q_BHTD) / math.sqrt(q_BHTD.shape[-1])) @ wide(k_BHTD).transpose(-1, -2)
     return torch.softmax(logits_BHTT + bias, dim=-1).to(v_BHTD.dtype) @ v_BHTD
 
 
@@ -99,10 +100,9 @@ class _Blocked(torch.autograd.Function):
         scale = 1 / math.sqrt(head_dim)
         isolated = ctx.prior.isolated()
         leaves = isolated.tensors()
-        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        grad_q, grad_k, grad_v = (torch.zeros_like(part, dtype=wide) for part in (q, k, v))
+        grad_q, grad_k, grad_v = (torch.zeros_like(wide(part)) for part in (q, k, v))
         grad_leaves = [torch.zeros_like(leaf) for leaf in leaves]
-        delta_BHT1 = (grad_out * out).sum(-1, keepdim=True, dtype=wide)
+        delta_BHT1 = (wide(grad_out) * wide(out)).sum(-1, keepdim=True)
         for block in row_blocks(length, heads * length, q.device):
             seen, mine = slice(0, block.stop), slice(block.start, block.stop)
             with torch.enable_grad():
@@ -114,9 +114,9 @@ class _Blocked(torch.autograd.Function):
                 part = bias if bias.shape[0] == 1 else bias[some]
                 k_S, v_S = k[some, :, seen], v[some, :, seen]
                 q_R, grad_R = q[some, :, mine], grad_out[some, :, mine]
-                weights = torch.softmax((q_R * scale) @ k_S.transpose(-1, -2) + part.detach(), dim=-1)
+                weights = torch.softmax(wide_product(q_R * scale, k_S) + part.detach(), dim=-1)
                 grad_v[some, :, seen] += weights.to(v.dtype).transpose(-1, -2) @ grad_R
-                slope = (grad_R @ v_S.transpose(-1, -2) - delta_BHT1[some, :, mine]).mul_(weights)
+                slope = (wide_product(grad_R, v_S) - delta_BHT1[some, :, mine]).mul_(weights)
                 if grad_bias is not None:
                     target = grad_bias if bias.shape[0] == 1 else grad_bias[some]
                     target += slope.sum(0, keepdim=True) if bias.shape[0] == 1 else slope
@@ -135,5 +135,5 @@ def _block_output(q_R: Tensor, k_S: Tensor, v_S: Tensor, bias: Tensor) -> Tensor
     if q_R.dtype == bias.dtype:
         return F.scaled_dot_product_attention(q_R, k_S, v_S, attn_mask=bias)
     # Half precision: the fused kernel wants the bias in the dtype of q, which would round it.
-    logits = (q_R / math.sqrt(q_R.shape[-1])) @ k_S.transpose(-1, -2) + bias
+    logits = wide_product(q_R * (1 / math.sqrt(q_R.shape[-1])), k_S) + bias
     return torch.softmax(logits, dim=-1).to(v_S.dtype) @ v_S

@@ -5,11 +5,15 @@ D head dim. A log-prior adds b[i, j] to the attention logit of query i and key j
 float32 or wider. Any block of rows and columns can be asked for; nothing needs all T x T at once.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+# The bias of one pair: takes batch item, head, query position and key position as integer tensors without axes.
+Score = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -56,13 +60,23 @@ class LogPrior(nn.Module):
     def tokens(self, x_BTC: Tensor, q_BHTD: Tensor, k_BHTD: Tensor) -> Any:
         """Per-token quantities of a window, computed once: gates, their running sums. None where position is all.
 
-        x is the normed input of the attention layer, q and k the content projections before any rotation.
+        x is the normed input of the attention layer, q and k the content projections before any rotation; float32 or
+        wider each, whatever the precision of the layers around.
         """
         return None
 
     def forward(self, context: PriorContext) -> Tensor:
         """Return b [B or 1, H, R, S] in float32 (float64 where the model is); values at j > i are finite and unused."""
         raise NotImplementedError
+
+    def score(self, context: PriorContext) -> Score | None:
+        """The biases of a whole window pair by pair, for a GPU's fused attention; None: by `forward`, in row blocks.
+
+        context: the window's positions 0 .. T - 1 as rows and as columns, and its tokens. The function may look up
+        tensors [T], [H, T], [B, H, T] and compute from what it finds, in float32; pairs j > i must be finite. A tensor
+        that takes a gradient is looked up at one place in it (give a second place a clone).
+        """
+        return None
 
     def parameters_report(self) -> dict[str, list[float]]:
         """Positional quantities per head worth logging over training, e.g. {"exponent": [...]}; empty without any."""
@@ -71,6 +85,13 @@ class LogPrior(nn.Module):
     def summable(self) -> bool | None:
         """Does sum over d of exp(b(d)) converge in every head? None: it depends on the data (theory.md 7)."""
         return None
+
+
+def score_of_distance(prior: LogPrior, context: PriorContext) -> Score:
+    """`LogPrior.score` of a prior of the lag alone: its biases at lags 0 .. T - 1, [H, T], looked up."""
+    last_1, back_T = context.i_R[-1:], context.i_R.flip(0)
+    table_HT: Tensor = prior(PriorContext(last_1, back_T))[0, :, 0]
+    return lambda b, h, i, j: table_HT[h, (i - j).abs()]
 
 
 class BoundPrior:
@@ -82,11 +103,18 @@ class BoundPrior:
     def __init__(self, prior: LogPrior, tokens: Any = None) -> None:
         self.prior = prior
         self.token_state = tokens
+        self._score: Score | None = None
 
     def __call__(self, i_R: Tensor, j_S: Tensor) -> Tensor:
         """Biases [B or 1, H, R, S] of query rows i_R against key columns j_S."""
         bias_BHRS: Tensor = self.prior(PriorContext(i_R, j_S, self.token_state))
         return bias_BHRS
+
+    def score(self, position_T: Tensor) -> Score | None:
+        """The score function of this window, whose positions are given; None where the log-prior has none."""
+        if self._score is None:
+            self._score = self.prior.score(PriorContext(position_T, position_T, self.token_state))
+        return self._score
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Every tensor through which a gradient may leave the biases: parameters and per-token quantities."""

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from causal_priors.errors import refuse
-from causal_priors.priors.base import Geometry, LogPrior, PriorContext
+from causal_priors.priors.base import Geometry, LogPrior, PriorContext, Score, score_of_distance
 from causal_priors.priors.formulas import KERPLE, LINEAR, LOG, alibi_slopes, initial_exponents
 
 EXPONENTS = ("free", "fixed", "above-one", "below-one", "margin")
@@ -85,6 +85,10 @@ class LogDistance(LogPrior):
         alpha_H = self.exponent_H()
         return (-alpha_H)[None, :, None, None] * _table(context, alpha_H.dtype, log=True)
 
+    def score(self, context: PriorContext) -> Score:
+        """Looked up by lag."""
+        return score_of_distance(self, context)
+
     def distance_form(self) -> tuple[str, Tensor]:
         """("log", exponents): b = -alpha ln(1 + d)."""
         return "log", self.exponent_H()
@@ -119,6 +123,10 @@ class Kerple(LogPrior):
         bias: Tensor = KERPLE.of_distance(_table(context, power.dtype), {"power": power, "rate": rate}, torch)
         return bias
 
+    def score(self, context: PriorContext) -> Score:
+        """Looked up by lag."""
+        return score_of_distance(self, context)
+
     def parameters_report(self) -> dict[str, list[float]]:
         """p, which is the exponent of the tail, and a."""
         return {"exponent": F.softplus(self.power_raw_H).tolist(), "rate": F.softplus(self.rate_raw_H).tolist()}
@@ -144,6 +152,10 @@ class ALiBi(LogPrior):
         slope = {"slope": slope_H[None, :, None, None]}
         bias: Tensor = LINEAR.of_distance(_table(context, slope_H.dtype), slope, torch)
         return bias
+
+    def score(self, context: PriorContext) -> Score:
+        """Looked up by lag."""
+        return score_of_distance(self, context)
 
     def distance_form(self) -> tuple[str, Tensor]:
         """("linear", slopes): b = -m d."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from causal_priors.priors.base import LogPrior, PriorContext
+from causal_priors.priors.base import LogPrior, PriorContext, Score
 
 
 class Edit(LogPrior):
@@ -44,6 +44,11 @@ class Cap(Edit):
         edge_BHR = self.inner(PriorContext(context.i_R, edge_R, context.tokens)).diagonal(dim1=-2, dim2=-1)
         return torch.where(beyond_RS, edge_BHR[..., None], bias_BHRS)
 
+    def score(self, context: PriorContext) -> Score | None:
+        """That of the inner prior, at the nearer of j and i - L."""
+        inner, length = self.inner.score(context), self.length
+        return None if inner is None else lambda b, h, i, j: inner(b, h, i, torch.maximum(j, i - length))
+
     def summable(self) -> bool:
         """Never: the tail is constant."""
         return False
@@ -57,6 +62,11 @@ class Repair(Edit):
         bias_BHRS: Tensor = self.inner(context)
         excess_RS = (context.distance_RS(bias_BHRS.dtype) - self.length).clamp_min(0)
         return bias_BHRS - excess_RS / self.length
+
+    def score(self, context: PriorContext) -> Score | None:
+        """That of the inner prior, less the excess."""
+        inner, length = self.inner.score(context), self.length
+        return None if inner is None else lambda b, h, i, j: inner(b, h, i, j) - (i - j - length).clamp_min(0) / length
 
     def summable(self) -> bool | None:
         """Always, if the inner prior never rises with distance or is summable by itself; else unknown."""

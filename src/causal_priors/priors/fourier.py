@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from causal_priors.priors.base import Geometry, LogPrior, PriorContext
+from causal_priors.priors.base import Geometry, LogPrior, PriorContext, Score
 from causal_priors.priors.formulas import alibi_slopes
 
 BASE = 10_000.0
@@ -58,6 +58,12 @@ class Goat(LogPrior):
         """The bias [1, H, R, S]."""
         with torch.autocast(context.i_R.device.type, enabled=False):
             return self._bias(context, self.key_lane(context.j_S))[None]
+
+    def score(self, context: PriorContext) -> Score:
+        """Series and slope looked up by lag, the rest by key."""
+        series_HT = self.relative(PriorContext(context.i_R[-1:], context.i_R.flip(0)))[:, 0]
+        lane_HT = self.key_lane(context.j_S)
+        return lambda b, h, i, j: series_HT[h, (i - j).abs()] + lane_HT[h, j]
 
     def relative(self, context: PriorContext) -> Tensor:
         """The part that depends on the lag alone [H, R, S]."""

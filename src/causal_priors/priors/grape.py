@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from causal_priors.priors.base import Geometry, LogPrior, PriorContext
+from causal_priors.priors.base import Geometry, LogPrior, PriorContext, Score
 from causal_priors.priors.formulas import alibi_slopes
 from causal_priors.priors.positions import take
 
@@ -55,6 +55,11 @@ class GrapeA(_AlibiScaled):
         """The bias [B, H, R, S]."""
         minus_slope_BHS = take(context.tokens, context.j_S)
         return minus_slope_BHS[..., None, :] * context.distance_RS(minus_slope_BHS.dtype)
+
+    def score(self, context: PriorContext) -> Score:
+        """The key's slope times the lag."""
+        minus_slope_BHT = context.tokens
+        return lambda b, h, i, j: minus_slope_BHT[b, h, j] * (i - j)
 
     def _scale_H(self) -> Tensor:
         return F.softplus(self.omega_H) * self.get_buffer("slope_H")

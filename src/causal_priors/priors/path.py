@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from causal_priors.priors.base import Geometry, LogPrior, PriorContext
+from causal_priors.priors.base import Geometry, LogPrior, PriorContext, Score
 from causal_priors.priors.positions import take
 
 INITIAL_STD = 0.02
@@ -42,6 +42,13 @@ class RunningSum(NamedTuple):
         if self.low_BHT is not None:
             path_BHRS.add_(_rows(self.low_BHT, i_R)).sub_(_columns(self.low_BHT, j_S))
         return path_BHRS
+
+    def score(self) -> Score:
+        """`between` for one pair."""
+        row_BHT, column_BHT, low_BHT = self.high_BHT, self.high_BHT.clone(), self.low_BHT
+        if low_BHT is None:
+            return lambda b, h, i, j: row_BHT[b, h, i] - column_BHT[b, h, j]
+        return lambda b, h, i, j: row_BHT[b, h, i] - column_BHT[b, h, j] + low_BHT[b, h, i] - low_BHT[b, h, j]
 
 
 def _rows(value_BHT: Tensor, i_R: Tensor) -> Tensor:
@@ -88,6 +95,11 @@ class ForgetGate(TokenGates):
         sums: RunningSum = context.tokens
         return sums.between(context.i_R, context.j_S)
 
+    def score(self, context: PriorContext) -> Score:
+        """The same from the running sums."""
+        sums: RunningSum = context.tokens
+        return sums.score()
+
     def parameters_report(self) -> dict[str, list[float]]:
         """Slope at rest: nats per token of a token whose normed input is 0."""
         return {"slope": (-F.logsigmoid(self.bias_G)).tolist()}
@@ -113,6 +125,12 @@ class Cable(TokenGates):
         """The bias [B, H, R, S]."""
         costs: RunningSum = context.tokens[0]
         return _rows(context.tokens[1], context.i_R) * costs.between(context.i_R, context.j_S)
+
+    def score(self, context: PriorContext) -> Score:
+        """The same from the running sums."""
+        costs, minus_slope_BHT = context.tokens
+        path = costs.score()
+        return lambda b, h, i, j: minus_slope_BHT[b, h, i] * path(b, h, i, j)
 
     def parameters_report(self) -> dict[str, list[float]]:
         """Slope at rest: nats per token of a path whose normed inputs are 0."""

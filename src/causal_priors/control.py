@@ -60,9 +60,8 @@ def control_stage(
         near = []
         for variant in VARIANTS:
             give_prior(model, variant, run.seed)
-            found = measure(
-                as_device(model, device, DTYPE), blocks, FULL_BLOCK * table.train_length, table.train_length
-            )
+            length = FULL_BLOCK * table.train_length
+            found = measure(as_device(model, device, DTYPE), blocks, [length], table.train_length)[length]
             parts += table.measured(variant, found)
             near.append(found.loss[..., 0])
         # Positions 1..L see no pair beyond L, whatever a variant does there.

@@ -1,20 +1,23 @@
 """Measure one checkpoint: loss per window and position bin, far mass, exponents, at L, 2L, 4L and 8L.
 
 Shape legend: K blocks, G blocks of a forward pass, W windows of a block, T tokens of a window, N position bins, B = G W,
-L layers, H heads. Every length cuts the same blocks of 8L inputs, so every length scores the same targets. A forward
-pass holds whole blocks, as many as `PASS_TOKENS` says: a number depends on the checkpoint, the blocks and the length, and
-on no batch size to choose, bit for bit on a CPU.
+L layers, H heads. Every length cuts the same blocks of 8L inputs, so every length scores the same targets. No target
+looks ahead, so the windows of a length that longer ones begin with are read off those: 20 L tokens a block are computed
+for the 32 L that are scored. A forward pass holds whole blocks, as many as `PASS_TOKENS` says: a number depends on the
+checkpoint, the blocks and the lengths, and on no batch size to choose, bit for bit on a CPU.
 """
 
 import resource
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from causal_priors import runcard
 from causal_priors.arms import Arm
@@ -68,17 +71,18 @@ def evaluate_stage(
         model = as_device(checkpoint.model(run, scale, arm), device, dtype)
         table = Table(run, scale, "evaluate", dtype)
         parts.append(table.exponents(model))
-        for factor in EVALUATION_FACTORS:
-            length = factor * run.train_length(scale)
-            found = measure(model, blocks, length, table.train_length)
+        short = table.train_length
+        plain = measure(model, blocks, [factor * short for factor in EVALUATION_FACTORS], short)
+        for length, found in plain.items():
             parts += table.measured("plain", found)
             for ramp in yarn_ramps if arm.yarn else ():
-                # Stretched to L, which is no stretch, YaRN is RoPE.
-                if factor > 1:
+                # Stretched to L, which is no stretch, YaRN is RoPE. Else it is another model at each length.
+                stretched = found
+                if length > short:
                     model.set_yarn(length, ramp=ramp)
-                    found = measure(model, blocks, length, table.train_length)
+                    stretched = measure(model, blocks, [length], short)[length]
                     model.set_yarn(None)
-                parts += table.measured(YARN_VARIANTS[ramp], found)
+                parts += table.measured(YARN_VARIANTS[ramp], stretched)
     write_evaluation(parts, out, "evaluate", checkpoint, shards, code, parameters, startup)
 
 
@@ -105,34 +109,64 @@ class Measurement:
 
 
 @torch.inference_mode()
-def measure(model: Transformer, blocks: np.ndarray, length: int, train_length: int) -> Measurement:
-    """Return losses and far mass of `model` over `blocks` [K, 8 L + 1], cut into windows of `length` tokens."""
-    device = next(model.parameters()).device
-    windows = far_windows(train_length)
-    bins = position_bins(length, train_length)
-    losses: list[np.ndarray] = []
-    far: dict[int, list[np.ndarray]] = {w: [] for w in windows}
-    together = max(1, PASS_TOKENS // (blocks.shape[1] - 1))
-    for first_block in range(0, len(blocks), together):
-        ids_GN = torch.from_numpy(blocks[first_block : first_block + together]).to(device)
-        group = len(ids_GN)
-        loss_BT, mass = model(
-            ids_GN[:, :-1].reshape(-1, length), ids_GN[:, 1:].reshape(-1, length), far_windows=windows
-        )
-        loss_GWT = loss_BT.double().view(group, -1, length)
-        binned = [loss_GWT[:, :, first:end].mean(dim=2) for first, end in bins]
-        losses.append(torch.stack(binned, dim=2).cpu().numpy())
-        for w in windows:
-            mass_LGWH = mass[w].double().unflatten(1, (group, -1))
-            far[w].append(mass_LGWH.transpose(0, 1).cpu().numpy())
-    far_KLWH = {w: np.concatenate(parts) for w, parts in far.items()}
-    return Measurement(
-        length,
-        bins,
-        np.concatenate(losses),
-        {w: values.mean(axis=(1, 3)) for w, values in far_KLWH.items()},
-        {w: values.mean(axis=(0, 2)) for w, values in far_KLWH.items()},
-    )
+def measure(
+    model: Transformer, blocks: np.ndarray, lengths: Sequence[int], train_length: int
+) -> dict[int, Measurement]:
+    """Return losses and far mass of `model` over `blocks` [K, T + 1], cut into windows of each of `lengths` tokens.
+
+    A window that begins one of the next longer length is not computed again, so the model may not depend on the length
+    of a window. Raises `ValueError` for lengths of which one does not divide the next longer, or T.
+    """
+    device, total = next(model.parameters()).device, blocks.shape[1] - 1
+    ordered = sorted(lengths, reverse=True)
+    for longer, length in pairwise([total, *ordered]):
+        if longer % length:
+            raise ValueError(
+                f"windows of {length} tokens do not fill {longer}: choose lengths of which each divides the next"
+            )
+    heads, depth = model.layers[0].geometry.heads, len(model.layers)
+    found = {length: _Found(len(blocks), length, total, train_length, depth, heads) for length in sorted(lengths)}
+    for longer, length in pairwise([0, *ordered]):
+        starts = [start for start in range(0, total, length) if not longer or start % longer]
+        begun = [found[shorter] for shorter in found if shorter <= length]
+        together = max(1, PASS_TOKENS // max(1, len(starts) * length))
+        for first_block in range(0, len(blocks) if starts else 0, together):
+            group = torch.from_numpy(blocks[first_block : first_block + together]).to(device)
+            ids_BN = torch.stack([group[:, start : start + length + 1] for start in starts], dim=1).flatten(0, 1)
+            far = [(one.length, w) for one in begun for w in one.far]
+            loss_BT, mass = model(ids_BN[:, :-1], ids_BN[:, 1:], far=far)
+            loss_GWT = loss_BT.double().view(len(group), -1, length)
+            for one in begun:
+                one.take(first_block, starts, loss_GWT, mass)
+    return {length: one.measurement() for length, one in found.items()}
+
+
+class _Found:
+    """What has been found so far about the windows of one length."""
+
+    def __init__(self, count: int, length: int, total: int, train_length: int, depth: int, heads: int) -> None:
+        self.length, self.bins = length, position_bins(length, train_length)
+        windows = total // length
+        self.loss = np.full((count, windows, len(self.bins)), np.nan)
+        self.far = {w: np.full((count, depth, windows, heads), np.nan) for w in far_windows(train_length)}
+
+    def take(
+        self, first_block: int, starts: Sequence[int], loss_GWT: Tensor, mass: Mapping[tuple[int, int], Tensor]
+    ) -> None:
+        """Take the windows of this length that stand at `starts` in a group of blocks."""
+        some = slice(first_block, first_block + len(loss_GWT))
+        windows = [start // self.length for start in starts]
+        binned = [loss_GWT[:, :, first:end].mean(dim=2) for first, end in self.bins]
+        self.loss[some, windows] = torch.stack(binned, dim=2).cpu().numpy()
+        for w, values in self.far.items():
+            mass_LBH = mass[self.length, w].double()
+            mass_LGWH = mass_LBH.view(len(mass_LBH), len(loss_GWT), len(starts), -1)
+            values[some, :, windows] = mass_LGWH.transpose(0, 1).cpu().numpy()
+
+    def measurement(self) -> Measurement:
+        far_KW = {w: values.mean(axis=(1, 3)) for w, values in self.far.items()}
+        far_LH = {w: values.mean(axis=(0, 2)) for w, values in self.far.items()}
+        return Measurement(self.length, self.bins, self.loss, far_KW, far_LH)
 
 
 def position_bins(length: int, train_length: int) -> list[tuple[int, int]]:

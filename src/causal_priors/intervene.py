@@ -13,6 +13,7 @@ import numpy as np
 from causal_priors.arms import Arm
 from causal_priors.errors import refuse
 from causal_priors.evaluate import FULL_BLOCK, Measurement, Rows, Table, load_blocks, measure, write_evaluation
+from causal_priors.model import Transformer
 from causal_priors.runs import EDITS, Run
 from causal_priors.scale import Scale
 from causal_priors.train.checkpoint import FINISHED, as_device, read_checkpoint
@@ -62,16 +63,22 @@ def intervene_stage(
         model = as_device(checkpoint.model(run, scale, arm), device, dtype)
         table = Table(run, scale, "intervene", dtype)
         short = table.train_length
-        passes = [(blocks, factor * short) for factor in factors] + [(blocks[:_CHECKED], short)]
-        before = [measure(model, some, length, short) for some, length in passes]
+        lengths = [factor * short for factor in factors]
+        before = _measure(model, blocks, lengths, short)
         model.edit(edit)
-        after = [measure(model, some, length, short) for some, length in passes]
+        after = _measure(model, blocks, lengths, short)
         if device == "cpu":
             _check_untouched(before, after, f"{run.name(scale)}: {edit}")
         for variant, found in (("plain", before), (edit, after)):
             for measurement in found[:-1]:
                 parts += table.measured(variant, measurement)
     write_evaluation(parts, out, "intervene", checkpoint, shards, code, parameters, startup)
+
+
+def _measure(model: Transformer, blocks: np.ndarray, lengths: Sequence[int], short: int) -> list[Measurement]:
+    """Measurements at `lengths`, and last one of some blocks at L = `short`."""
+    found = measure(model, blocks, lengths, short)
+    return [*found.values(), measure(model, blocks[:_CHECKED], [short], short)[short]]
 
 
 def _check_untouched(before: Sequence[Measurement], after: Sequence[Measurement], what: str) -> None:

@@ -23,6 +23,8 @@ from causal_priors.precision import full_precision, wide
 from causal_priors.priors.base import BoundPrior, Geometry, LogPrior
 from causal_priors.scale import Size
 
+# (n, w) in tokens: see `Transformer.forward`.
+Far = tuple[int, int]
 INIT_STD = 0.02
 # Torch's CPU generator keeps 32 bits of a seed; this offset keeps the positional stream apart from any run's own seed.
 _POSITION_STREAM = 0x9E3779B9
@@ -103,15 +105,15 @@ class Block(nn.Module):
         next_BTC: Tensor = x_BTC + self.down(hidden_BTM)
         return next_BTC
 
-    def forward(self, x_BTC: Tensor, far_windows: Sequence[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
-        """The next residual stream, and far mass [B, H] per window asked for."""
+    def forward(self, x_BTC: Tensor, far: Sequence[Far] = ()) -> tuple[Tensor, dict[Far, Tensor]]:
+        """The next residual stream, and each far mass asked for [B, H]."""
         q_BHTD, k_BHTD, v_BHTD, prior = self.place(*self.content(x_BTC))
-        if not far_windows:
+        if not far:
             return self.finish(x_BTC, attend(q_BHTD, k_BHTD, v_BHTD, prior, self.arm.transport)), {}
         # Inside the function: training does not depend on how far mass is measured.
         from causal_priors.attention.rows import attend_measuring
 
-        mixed_BHTD, mass = attend_measuring(q_BHTD, k_BHTD, v_BHTD, prior, self.arm.transport, far_windows)
+        mixed_BHTD, mass = attend_measuring(q_BHTD, k_BHTD, v_BHTD, prior, self.arm.transport, far)
         return self.finish(x_BTC, mixed_BHTD), mass
 
 
@@ -152,22 +154,23 @@ class Transformer(nn.Module):
         """The blocks, typed."""
         return [cast(Block, block) for block in self.blocks]
 
-    def forward(self, ids_BT: Tensor, targets_BT: Tensor, far_windows: Sequence[int] = ()) -> Any:
+    def forward(self, ids_BT: Tensor, targets_BT: Tensor, far: Sequence[Far] = ()) -> Any:
         """Loss of each target in nats, [B, T], float32 at least.
 
-        With `far_windows` (tokens) also the far mass of each: {w: [depth, B, H]}, the attention mass on keys at
-        distance d >= w, averaged over the last w queries of the window.
+        With `far`, pairs (n, w) in tokens, also the far mass of each: {(n, w): [depth, B, H]}, the attention mass on
+        keys at distance d >= w, averaged over the last w of the first n queries. What comes after the first n tokens
+        changes nothing, so that is what a window of these n tokens alone gives.
         """
         x_BTC: Tensor = self.embedding(ids_BT)
         masses = []
         for block in self.layers:
-            x_BTC, mass = block(x_BTC, far_windows)
+            x_BTC, mass = block(x_BTC, far)
             masses.append(mass)
         x_NC = self.final_norm(x_BTC).flatten(0, 1)
         losses_BT = token_losses(x_NC, self.embedding.weight, targets_BT.flatten()).view(targets_BT.shape)
-        if not far_windows:
+        if not far:
             return losses_BT
-        return losses_BT, {w: torch.stack([mass[w] for mass in masses]) for w in far_windows}
+        return losses_BT, {pair: torch.stack([mass[pair] for mass in masses]) for pair in far}
 
     def compile_blocks(self) -> None:
         """Let the compiler fuse what surrounds attention in every block, each piece one graph; attention has its own.

@@ -17,6 +17,8 @@ EVERY = list(ARMS)
 WITH_PRIOR = [key for key, arm in ARMS.items() if arm.log_prior is not None]
 WITH_POSITIONS = [key for key in EVERY if list(build(key).positional_parameters())]
 
+# Far masses asked for at once: pairs (n, w) of a window of 40 tokens.
+FAR = [(40, 2), (40, 16), (20, 2), (20, 16), (9, 2)]
 # Added to every key alike, it is a constant of each row, and row constants are free: its gradient is 0.
 WITHOUT_EFFECT = ("out_bias_1",)
 
@@ -133,20 +135,32 @@ def test_far_mass_is_what_the_rows_say(key, monkeypatch):
     monkeypatch.setattr(softmax, "BLOCK_ROWS", (7, 7))
     model = moved(build(key)).double()
     ids, targets = tokens()
-    losses, mass = model(ids, targets, far_windows=(2, 16))
+    losses, mass = model(ids, targets, far=FAR)
     torch.testing.assert_close(losses, model(ids, targets), rtol=0, atol=1e-12)
     q, k, _, prior = first_layer(model)
     weights = rows.attention_rows(q, k, prior, ARMS[key].transport, range(40))
-    for w in (2, 16):
-        assert mass[w].shape == (2, 2, 4)
-        each = [weights[:, :, i, : i - w + 1].sum(-1) for i in range(40 - w, 40)]
-        torch.testing.assert_close(mass[w][0], sum(each) / w, rtol=0, atol=1e-10)
+    for n, w in FAR:
+        assert mass[n, w].shape == (2, 2, 4)
+        each = [weights[:, :, i, : max(0, i - w + 1)].sum(-1) for i in range(n - w, n)]
+        torch.testing.assert_close(mass[n, w][0], sum(each) / w, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("key", EVERY)
+def test_a_window_says_all_about_the_windows_it_begins_with(key):
+    model = moved(build(key)).double()
+    ids, targets = tokens()
+    losses, mass = model(ids, targets, far=[(n, w) for n in (10, 20, 40) for w in (2, 16)])
+    for n in (10, 20):
+        alone, far = model(ids[:, :n], targets[:, :n], far=[(n, 2), (n, 16)])
+        torch.testing.assert_close(alone, losses[:, :n], rtol=0, atol=1e-10)
+        for pair, expected in far.items():
+            torch.testing.assert_close(mass[pair], expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("key", EVERY)
 def test_far_mass_of_a_window_that_is_no_longer_than_w_is_zero(key):
-    mass = build(key)(*tokens(length=16), far_windows=(16,))[1]
-    assert mass[16].abs().max() == 0
+    mass = build(key)(*tokens(length=16), far=[(16, 16)])[1]
+    assert mass[16, 16].abs().max() == 0
 
 
 @pytest.mark.parametrize("kind", ["cap", "repair"])

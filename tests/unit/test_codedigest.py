@@ -94,7 +94,7 @@ from causal_priors.model import Transformer
 model = Transformer(Size(16, 1, 2, 16, 5, 128, 1e-3, .1, .1), 300, ARMS["{key}"], 16, 0)
 ids = torch.zeros(1, 16, dtype=torch.int64)
 model(ids, ids).mean().backward()
-model(ids, ids, far_windows=(2, 16))
+model(ids, ids, far=[(16, 2), (16, 16)])
 print(*[name for name in sys.modules if name.startswith("causal_priors.")])
 """
     loaded = set(subprocess.check_output([sys.executable, "-c", script], text=True).split())

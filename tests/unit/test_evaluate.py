@@ -96,14 +96,47 @@ def test_position_bins_double():
 def test_a_block_gives_the_same_bits_in_any_company(folders, shards, arm, length):
     model = as_device(trained(arm, folders[arm]), "cpu", "float32")
     blocks = blocks_of(shards)
-    everything = measure(model, blocks, length, L)
-    alone = measure(model, blocks[5:6], length, L)
-    turned = measure(model, blocks[::-1].copy(), length, L)
+    everything = measure(model, blocks, [length], L)[length]
+    alone = measure(model, blocks[5:6], [length], L)[length]
+    turned = measure(model, blocks[::-1].copy(), [length], L)[length]
     np.testing.assert_array_equal(alone.loss[0], everything.loss[5])
     np.testing.assert_array_equal(turned.loss, everything.loss[::-1])
     for w in (2, L):
         np.testing.assert_array_equal(alone.far[w][0], everything.far[w][5])
         np.testing.assert_array_equal(turned.far[w], everything.far[w][::-1])
+
+
+@pytest.mark.parametrize("key", [key for key in ARMS if "margin" not in key])
+def test_lengths_measured_together_are_those_measured_alone(shards, key):
+    model = as_device(build_model(Run("S", key, 1, 0), NANO, ARMS[key], None), "cpu", "float64")
+    blocks = blocks_of(shards)[:3]
+    together = measure(model, blocks, LENGTHS, L)
+    assert list(together) == LENGTHS
+    for length in LENGTHS:
+        alone = measure(model, blocks, [length], L)[length]
+        np.testing.assert_allclose(together[length].loss, alone.loss, rtol=0, atol=1e-9)
+        for w in (2, L):
+            np.testing.assert_allclose(together[length].far[w], alone.far[w], rtol=0, atol=1e-9)
+            np.testing.assert_allclose(together[length].far_head[w], alone.far_head[w], rtol=0, atol=1e-9)
+
+
+def test_no_window_is_computed_twice(shards, monkeypatch):
+    model = as_device(build_model(Run("S", "nope", 1, 0), NANO, ARMS["nope"], None), "cpu", "float32")
+    passed = []
+    forward = type(model).forward
+    monkeypatch.setattr(
+        type(model),
+        "forward",
+        lambda self, ids, *rest, **far: passed.append(ids.numel()) or forward(self, ids, *rest, **far),
+    )
+    measure(model, blocks_of(shards)[:4], LENGTHS, L)
+    assert sum(passed) == 4 * 20 * L
+
+
+def test_lengths_that_do_not_fill_each_other_are_refused(shards):
+    model = build_model(Run("S", "nope", 1, 0), NANO, ARMS["nope"], None)
+    with pytest.raises(ValueError, match="windows of 24 tokens do not fill 32"):
+        measure(model, blocks_of(shards), [24, 32], L)
 
 
 def test_the_same_evaluation_makes_the_same_bytes(folders, shards, tmp_path):
@@ -119,7 +152,7 @@ def test_far_mass_of_uniform_attention_is_a_share_of_keys(shards, length):
         for name, parameter in model.named_parameters():
             if name.endswith(("qkv.weight", "qkv.bias")):
                 parameter[:width] = 0.0
-    found = measure(as_device(model, "cpu", "float64"), blocks_of(shards), length, L)
+    found = measure(as_device(model, "cpu", "float64"), blocks_of(shards), [length], L)[length]
     for w in (2, L):
         # Query i sees i + 1 keys, of which i + 1 - w lie at distance w or more; mean over the last w queries.
         expected = np.mean([max(0, i + 1 - w) / (i + 1) for i in range(length - w, length)])

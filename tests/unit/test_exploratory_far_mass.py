@@ -65,7 +65,8 @@ def test_a_model_without_content_has_the_predicted_far_mass(key):
             block.qkv.weight.zero_()
     blocks = np.random.default_rng(0).integers(0, NANO.vocabulary, size=(2, 8 * L + 1))
     table = Table(run, NANO, "evaluate", "float64")
-    parts = [pd.DataFrame(rows) for n in (1, 8) for rows in table.measured("plain", measure(model, blocks, n * L, L))]
+    found = measure(model, blocks, [L, 8 * L], L)
+    parts = [pd.DataFrame(rows) for one in found.values() for rows in table.measured("plain", one)]
     report = pd.DataFrame(model.position_report(), columns=["layer", "head", "quantity", "value"])
     positions = report.assign(step=5, run=run.name(NANO))
     result = far_masses(pd.concat(parts), positions, ARMS, {})

@@ -35,11 +35,11 @@ def test_it_is_the_models_own_forward_pass(key, length):
     model, ids = model_of(key), ids_of(length)
     final, layers = look(model, ids[:, :-1], 4)
     with torch.inference_mode():
-        losses, far = model(ids[:, :-1], ids[:, 1:], far_windows=(4,))
+        losses, far = model(ids[:, :-1], ids[:, 1:], far=[(length, 4)])
     found = -log_probabilities(model, final).gather(-1, ids[:, 1:, None])[..., 0]
     assert torch.allclose(found.float(), losses, atol=2e-4)
     masses = torch.stack([rows.far_mass(4) for rows in layers])
-    assert torch.allclose(masses.float(), far[4], atol=1e-5)
+    assert torch.allclose(masses.float(), far[length, 4], atol=1e-5)
     assert folded(model, length) == (length > 24)
 
 

@@ -234,13 +234,13 @@ def test_far_mass_of_uniform_attention_by_hand():
     with torch.no_grad():
         for block in model.layers:
             block.qkv.weight[:32].zero_()
-    mass = model(*tokens(length=32), far_windows=(4, 16, 32))[1]
+    mass = model(*tokens(length=32), far=[(32, 4), (32, 16), (32, 32)])[1]
     for w, expected in (
         (4, sum((n - 4) / n for n in range(29, 33)) / 4),
         (16, sum((n - 16) / n for n in range(17, 33)) / 16),
     ):
-        assert mass[w].flatten().tolist() == pytest.approx([expected] * 16, rel=1e-12)
-    assert mass[32].abs().max() == 0
+        assert mass[32, w].flatten().tolist() == pytest.approx([expected] * 16, rel=1e-12)
+    assert mass[32, 32].abs().max() == 0
 
 
 def test_position_report_names_layer_and_head():
@@ -317,7 +317,7 @@ def test_training_after_evaluation_in_inference_mode():
     model = build("log-logn", train_length=17)
     ids, targets = tokens(length=67)
     with torch.inference_mode():
-        model(ids, targets, far_windows=(2,))
+        model(ids, targets, far=[(67, 2)])
     model(ids, targets).mean().backward()
     assert model.layers[0].log_prior.theta_H.grad.abs().max() > 0
 

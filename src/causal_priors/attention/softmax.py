@@ -69,12 +69,19 @@ def blocked(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, prior: BoundPrior) -
     return out_BHTD
 
 
-def row_blocks(length: int, numbers_per_row: int, device: torch.device) -> Iterator[range]:
-    """Cut `length` query rows into blocks that hold about BLOCK_NUMBERS numbers each."""
+def some_rows(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, prior: BoundPrior | None, rows: range) -> Tensor:
+    """Attention output [B, H, R, D] of the query rows `rows` alone; no gradients."""
+    per_row = q_BHTD.shape[0] * q_BHTD.shape[1] * rows.stop
+    blocks = row_blocks(rows, per_row, q_BHTD.device)
+    return torch.cat([_block_output(q_BHTD, k_BHTD, v_BHTD, prior, block) for block in blocks], dim=2)
+
+
+def row_blocks(rows: range, numbers_per_row: int, device: torch.device) -> Iterator[range]:
+    """Cut the query rows `rows` into blocks that hold about BLOCK_NUMBERS numbers each."""
     least, most = BLOCK_ROWS
     step = max(least, min(most, BLOCK_NUMBERS[device.type] // numbers_per_row))
-    for start in range(0, length, step):
-        yield range(start, min(start + step, length))
+    for start in range(rows.start, rows.stop, step):
+        yield range(start, min(start + step, rows.stop))
 
 
 class _Blocked(torch.autograd.Function):
@@ -85,10 +92,8 @@ class _Blocked(torch.autograd.Function):
         ctx.prior = prior
         batch, heads, length, _ = q.shape
         out = torch.empty(q.shape[:3] + v.shape[3:], dtype=v.dtype, device=q.device)
-        for block in row_blocks(length, batch * heads * length, q.device):
-            seen, mine = slice(0, block.stop), slice(block.start, block.stop)
-            bias = masked_bias(prior, block, q)
-            out[:, :, mine] = _block_output(q[:, :, mine], k[:, :, seen], v[:, :, seen], bias)
+        for block in row_blocks(range(length), batch * heads * length, q.device):
+            out[:, :, block.start : block.stop] = _block_output(q, k, v, prior, block)
         ctx.save_for_backward(q, k, v, out)
         return out
 
@@ -103,7 +108,7 @@ class _Blocked(torch.autograd.Function):
         grad_q, grad_k, grad_v = (torch.zeros_like(wide(part)) for part in (q, k, v))
         grad_leaves = [torch.zeros_like(leaf) for leaf in leaves]
         delta_BHT1 = (wide(grad_out) * wide(out)).sum(-1, keepdim=True)
-        for block in row_blocks(length, heads * length, q.device):
+        for block in row_blocks(range(length), heads * length, q.device):
             seen, mine = slice(0, block.stop), slice(block.start, block.stop)
             with torch.enable_grad():
                 bias = masked_bias(isolated, block, q)
@@ -131,7 +136,9 @@ class _Blocked(torch.autograd.Function):
         return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype), None, *grad_leaves
 
 
-def _block_output(q_R: Tensor, k_S: Tensor, v_S: Tensor, bias: Tensor) -> Tensor:
+def _block_output(q: Tensor, k: Tensor, v: Tensor, prior: BoundPrior | None, block: range) -> Tensor:
+    q_R, k_S, v_S = q[:, :, block.start : block.stop], k[:, :, : block.stop], v[:, :, : block.stop]
+    bias = masked_bias(prior, block, q)
     if q_R.dtype == bias.dtype:
         return F.scaled_dot_product_attention(q_R, k_S, v_S, attn_mask=bias)
     # Half precision: the fused kernel wants the bias in the dtype of q, which would round it.

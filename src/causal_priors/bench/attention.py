@@ -144,8 +144,9 @@ def _work(part: str, shape: Shape, key: str) -> Callable[[], Any]:
 
     model = _model(shape, key).eval().requires_grad_(False)
     ids_BT = batch(shape, LONG)
-    windows = far_windows(shape.size.train_length)
-    return torch.inference_mode()(lambda: model(ids_BT[:, :-1], ids_BT[:, 1:], far_windows=windows))
+    length = ids_BT.shape[1] - 1
+    far = [(length, w) for w in far_windows(shape.size.train_length)]
+    return torch.inference_mode()(lambda: model(ids_BT[:, :-1], ids_BT[:, 1:], far=far))
 
 
 def training_step(shape: Shape, key: str) -> tuple[Any, Callable[[], float]]:

@@ -117,10 +117,13 @@ class Study:
         edits = [self.run_folder(item.run) / f"{item.edit}.parquet" for item in self.interventions(experiment)]
         return [*evaluations, *edits]
 
+    def control_runs(self) -> list[Run]:
+        """Runs on which the negative controls of the bias swap are measured."""
+        return [run for run in self.runs() if run.arm in CONTROL_ARMS and run.size == CONTROL_SIZE]
+
     def control_files(self) -> list[Path]:
         """Tables of the negative controls of the bias swap, which enter no verdict."""
-        chosen = [run for run in self.runs() if run.arm in CONTROL_ARMS and run.size == CONTROL_SIZE]
-        return [self.run_folder(run) / "control.parquet" for run in chosen]
+        return [self.run_folder(run) / "control.parquet" for run in self.control_runs()]
 
     def positions_files(self) -> list[Path]:
         """Logs of the positional parameters of every run, one's own among them."""

@@ -2,8 +2,12 @@
 
 import json
 import re
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers import scale
@@ -12,8 +16,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from causal_priors.arms import ARMS
 from causal_priors.cli import main
 from causal_priors.config import ROOT, load_config
+from causal_priors.evaluate import measure
 from causal_priors.model import Transformer
 from causal_priors.report import plan
+from causal_priors.report.schedule import Course, Job, chains, longest_chain, play
 from causal_priors.runs import Run
 from causal_priors.scale import Scale, Size
 from causal_priors.study import load_study
@@ -98,6 +104,7 @@ def test_every_job_is_counted(tmp_path):
         "train C, L = 4,096": 6,
         "evaluate": 82,
         "intervene": 30,
+        "control": 5,
     }
     assert all(line.seconds is None for line in lines.values())
     assert lines["train S, L = 512"].checkpoint == 4 * lines["train S, L = 512"].parameters
@@ -128,15 +135,79 @@ def test_measured_times_are_medians_of_the_runs_themselves(tmp_path):
     assert "measured in 4 runs" in speed.words
 
 
+def test_an_evaluation_costs_what_torch_counts(monkeypatch):
+    """Matrix products of one evaluation of `nope` at a tiny size; attention, which the fused kernel hides, left out."""
+    size = Size(64, 2, 4, 8, 1, 1024, 1e-3, 0.1, 0.1)
+    of = Scale("x", "test", "bpe", 512, 64 * 4, 4, "float32", 4.0, {"S": size})
+    monkeypatch.setattr(plan, "training_flops", lambda size, scale, length: 6.0 * plan.parameters(size, scale))
+    run = Run("S", "nope", 1, 0)
+    model = Transformer(size, of.vocabulary, ARMS["nope"], 8, 0).eval().requires_grad_(False)
+    blocks = np.zeros((4, 65), dtype=np.int64)
+    with FlopCounterMode(display=False) as counter:
+        measure(model, blocks, [8, 16, 32, 64], 8)
+    attention = sum(
+        value
+        for name, value in counter.get_flop_counts()["Global"].items()
+        if "bmm" in str(name) or "scaled" in str(name)
+    )
+    job = plan.Passes("evaluate", run, plan.PLAIN)
+    assert job.tokens(of) == 4 * 20 * 8
+    assert job.flops(of) == pytest.approx(counter.get_total_flops() - attention, rel=0.03)
+
+
+def test_two_jobs_on_two_devices_and_what_waits_for_them():
+    jobs = [Job("a", 3.0), Job("b", 1.0), Job("c", 5.0), Job("after b", 4.0, ("b",)), Job("after c", 2.0, ("c",))]
+    assert longest_chain(jobs) == 7
+    assert play(jobs, 1) == Course(15.0, 1.0)
+    # a from 0 to 3 and b to 1, then c to 6 and after b from 3 to 7, after c from 6 to 8.
+    assert play(jobs, 2) == Course(8.0, 15 / 16)
+    behind = chains(jobs)
+    # c to 5 and b to 1, after b to 5, then after c to 7 and a to 8.
+    assert play(jobs, 2, lambda job: -behind(job.name)) == Course(8.0, 15 / 16)
+    assert play(jobs, 3, lambda job: -behind(job.name)) == Course(7.0, 15 / 21)
+    with pytest.raises(ValueError, match="wait for each other"):
+        play([Job("a", 1.0, ("b",)), Job("b", 1.0, ("a",))], 1)
+
+
+def test_what_is_played_through_is_what_the_pipeline_runs(tmp_path):
+    jobs = plan.device_jobs(study("paper", tmp_path), plan.given_speed(study("paper", tmp_path), flops=1e14))
+    kinds = Counter(job.name.split()[0] for job in jobs)
+    assert kinds == {"train": 82, "evaluate": 82, "intervene": 30, "control": 5}
+    listed = pipeline_jobs("paper")
+    assert {kind: listed[kind] for kind in kinds} == kinds
+    assert all(job.needs == (f"train {job.name.split()[1]}",) for job in jobs if not job.name.startswith("train"))
+
+
+def pipeline_jobs(name):
+    """Jobs by rule that Snakemake plans at a scale."""
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "-n",
+        "--quiet",
+        "rules",
+        "--forceall",
+        "all",
+        "--config",
+        f"scale={name}",
+    ]
+    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", text, re.MULTILINE)}
+
+
 def test_the_plan_is_printed_and_nothing_is_written(capfd, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["plan", "--scale", "paper", *REGISTER]) == 0
     text = capfd.readouterr().out
     assert "No speed is known here: add --rate TOKENS_PER_S" in text
-    assert main(["plan", "--scale", "paper", *REGISTER, "--flops", "2e14", "--devices", "8"]) == 0
+    assert main(["plan", "--scale", "paper", *REGISTER, "--flops", "2e14", "--devices", "1", "8"]) == 0
     text = capfd.readouterr().out
     assert max(map(len, text.splitlines())) <= 110
     total = float(next(line for line in text.splitlines() if line.startswith("all ")).split()[-1])
-    days = float(re.search(r"8 devices, one run each at a time: about ([\d.]+) days", text)[1])
-    assert days == pytest.approx(total / 8 / 24, rel=0.05)
+    one, eight = (re.search(rf"^ +{n} +([\d.,]+) +(\d+)% +([\d.]+)$", text, re.MULTILINE) for n in (1, 8))
+    assert float(one[1]) == pytest.approx(total, rel=0.01)
+    assert one[2] == "100"
+    assert float(eight[1]) * 8 * float(eight[2]) / 100 == pytest.approx(total, rel=0.02)
+    assert float(eight[3]) <= float(eight[1])
     assert not list(Path(tmp_path).iterdir())

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from causal_priors.cli.options import Add, positive, results_option, scale_option, study_of, study_options
+from causal_priors.cli.options import Add, positive, results_option, scale_option, study_of, study_options, whole
 
 
 def register(add: Add) -> None:
@@ -24,7 +24,8 @@ def register(add: Add) -> None:
     speed = sub.add_mutually_exclusive_group()
     speed.add_argument("--rate", type=positive, metavar="TOKENS_PER_S", help="speed of training rope at size S")
     speed.add_argument("--flops", type=positive, metavar="RATE", help="sustained FLOP/s of one device, as 2e14")
-    sub.add_argument("--devices", type=int, default=1, metavar="N", help="runs at a time, for the days (default: 1)")
+    text = "numbers of devices to play the study through on, one job a device at a time (default: 1 8 64)"
+    sub.add_argument("--devices", type=whole, nargs="+", default=[1, 8, 64], metavar="N", help=text)
 
     sub = add("show", _show, "print one experiment: question, runs, tests, thresholds, seal and verdicts")
     sub.add_argument("experiment", help="id of a registered experiment, e.g. 0003")
@@ -92,7 +93,7 @@ def _plan(options: argparse.Namespace) -> None:
     study = study_of(options)
     given = options.rate or options.flops
     speed = given_speed(study, rate=options.rate, flops=options.flops) if given else measured_speed(study)
-    print(plan_text(study, speed, max(1, options.devices)), end="")
+    print(plan_text(study, speed, options.devices), end="")
 
 
 def _show(options: argparse.Namespace) -> None:

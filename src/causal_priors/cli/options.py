@@ -64,6 +64,14 @@ def positive(text: str) -> float:
     return value
 
 
+def whole(text: str) -> int:
+    """Read a whole number above zero."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above zero")
+    return value
+
+
 def packed_option(sub: argparse.ArgumentParser) -> None:
     """Add `--packed`."""
     sub.add_argument("--packed", action="store_true", help="allow evaluation blocks across document borders")

@@ -1,13 +1,15 @@
 """What a study costs before anything is spent: runs, tokens, FLOPs, disk, and hours of one device at some speed.
 
 FLOPs of training a token are 6 per parameter, and 12 x depth x width x L for the scores and sums of attention (the whole
-square, forward and backward); of a forward pass a third of both. The parameters of positions are left out: they are a
-handful. Speeds are measured ones (timing sidecars of the same scale), or one number that a reader gives.
+square, forward and backward); of a forward pass a third of both. A pass at 8L also serves half of the windows of every
+shorter length, and so on down. The parameters of positions are left out: they are a handful. Speeds are measured ones
+(timing sidecars of the same scale), or one number that a reader gives.
 """
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 from causal_priors.artifacts import read_json
 from causal_priors.errors import UserError
 from causal_priors.prereg.ledger import load_published
+from causal_priors.report.schedule import Job, chains, longest_chain, play
 from causal_priors.runs import EVALUATION_FACTORS, Run
 from causal_priors.scale import Scale, Size
 from causal_priors.study import Study
@@ -22,6 +25,8 @@ from causal_priors.study import Study
 WIDTH = 100
 _HOUR = 3600.0
 _FLOAT32, _TOKEN = 4, 2
+# Passes of an evaluation: all windows of the longest length, and of each shorter one those that begin no longer one.
+PLAIN = tuple((1.0 if factor == EVALUATION_FACTORS[-1] else 0.5, factor) for factor in EVALUATION_FACTORS)
 # A resume state holds the weights and two moments of them.
 _STATE_COPIES = 3
 
@@ -72,12 +77,33 @@ def training_flops(size: Size, scale: Scale, length: int) -> float:
     return 6.0 * parameters(size, scale) + 12.0 * size.depth * size.width * length
 
 
-def evaluation_flops(run: Run, scale: Scale, factors: Iterable[int], passes: int) -> float:
-    """FLOPs of `passes` forward passes over the evaluation tokens at each window length (multiples of L)."""
-    size, length = run.budget(scale), run.train_length(scale)
-    return sum(
-        passes * scale.evaluation_tokens * training_flops(size, scale, factor * length) / 3 for factor in factors
-    )
+@dataclass(frozen=True)
+class Passes:
+    """Forward passes of one job over the evaluation tokens, or a share of them: pairs (share, window as multiple of L)."""
+
+    kind: str
+    run: Run
+    passes: tuple[tuple[float, int], ...]
+
+    def tokens(self, scale: Scale) -> float:
+        """Tokens that go forward."""
+        return sum(share for share, _ in self.passes) * scale.evaluation_tokens
+
+    def flops(self, scale: Scale) -> float:
+        """FLOPs of the job."""
+        size, length = self.run.budget(scale), self.run.train_length(scale)
+        costs = (share * training_flops(size, scale, factor * length) for share, factor in self.passes)
+        return sum(costs) * scale.evaluation_tokens / 3
+
+
+def forward_jobs(study: Study) -> list[Passes]:
+    """Evaluations, bias swaps and controls, in this order."""
+    longest = EVALUATION_FACTORS[-1]
+    yarn = len(study.config.yarn_ramps) * tuple((1.0, factor) for factor in EVALUATION_FACTORS[1:])
+    jobs = [Passes("evaluate", run, PLAIN + (yarn if study.arm(run).yarn else ())) for run in study.runs()]
+    jobs += [Passes("intervene", item.run, ((2.0, longest),)) for item in study.interventions()]
+    jobs += [Passes("control", run, ((4.0, longest),)) for run in study.control_runs()]
+    return jobs
 
 
 def plan_lines(study: Study, speed: Speed) -> list[Line]:
@@ -95,18 +121,35 @@ def plan_lines(study: Study, speed: Speed) -> list[Line]:
         count = parameters(size, scale)
         label = f"train {runs[0].size}, L = {length:,}"
         lines.append(Line(label, len(runs), count, tokens, flops, count * _FLOAT32, seconds))
-    evaluated = [(run, 2 if study.arm(run).yarn else 1) for run in study.runs()]
-    lines.append(_passes("evaluate", evaluated, EVALUATION_FACTORS, study, speed))
-    edited = [(item.run, 2) for item in study.interventions()]
-    lines.append(_passes("intervene", edited, EVALUATION_FACTORS[-1:], study, speed))
+    for kind, jobs in groupby(forward_jobs(study), key=lambda job: job.kind):
+        lines.append(_forward(kind, list(jobs), scale, speed))
     return lines
 
 
-def _passes(kind: str, runs: Sequence[tuple[Run, int]], factors: Sequence[int], study: Study, speed: Speed) -> Line:
-    flops = [evaluation_flops(run, study.scale, factors, passes) for run, passes in runs]
-    seconds = _sum(speed.seconds(kind, run, cost) for (run, _), cost in zip(runs, flops, strict=True))
-    tokens = sum(passes * len(factors) for _, passes in runs) * study.scale.evaluation_tokens / len(runs)
-    return Line(kind, len(runs), 0, tokens, sum(flops) / len(runs), 0, seconds)
+def _forward(kind: str, jobs: Sequence[Passes], scale: Scale, speed: Speed) -> Line:
+    seconds = _sum(speed.seconds(kind, job.run, job.flops(scale)) for job in jobs)
+    tokens, flops = (
+        sum(values) / len(jobs) for values in zip(*((j.tokens(scale), j.flops(scale)) for j in jobs), strict=True)
+    )
+    return Line(kind, len(jobs), 0, tokens, flops, 0, seconds)
+
+
+def device_jobs(study: Study, speed: Speed) -> list[Job] | None:
+    """The jobs that take a device, and what each needs; None where the speed of one is unknown."""
+    scale, jobs = study.scale, []
+    for run in study.runs():
+        size = run.budget(scale)
+        flops = size.steps * size.tokens_per_step * training_flops(size, scale, run.train_length(scale))
+        jobs.append(("train", run, speed.seconds("train", run, flops)))
+    jobs += [(job.kind, job.run, speed.seconds(job.kind, job.run, job.flops(scale))) for job in forward_jobs(study)]
+    if any(seconds is None for _, _, seconds in jobs):
+        return None
+    found: list[Job] = []
+    for number, (kind, run, seconds) in enumerate(jobs):
+        trained = f"train {run.name(scale)}"
+        name = trained if kind == "train" else f"{kind} {run.name(scale)} {number}"
+        found.append(Job(name, float(seconds or 0), () if kind == "train" else (trained,)))
+    return found
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -152,7 +195,7 @@ def measured_speed(study: Study) -> Speed | None:
     found: dict[tuple[str, str, str, int], list[float]] = {}
     for run in study.runs():
         folder = study.run_folder(run)
-        keys = [("train", "timing.json"), ("evaluate", "evaluation.timing.json")]
+        keys = [("train", "timing.json"), ("evaluate", "evaluation.timing.json"), ("control", "control.timing.json")]
         keys += [("intervene", f"{edit}.timing.json") for edit in ("cap", "repair")]
         for kind, name in keys:
             value = _sidecar(folder / name, run.budget(study.scale).steps if kind == "train" else None)
@@ -173,8 +216,8 @@ def _sidecar(path: Path, steps: int | None) -> float | None:
         return None
 
 
-def plan_text(study: Study, speed: Speed | None, devices: int = 1) -> str:
-    """Return the plan as text, at most 100 columns wide. devices: how many runs go on at a time."""
+def plan_text(study: Study, speed: Speed | None, devices: Sequence[int] = ()) -> str:
+    """Return the plan as text, at most 100 columns wide. devices: numbers of them to play the study through on."""
     scale = study.scale
     lines = plan_lines(study, speed or Speed(""))
     text = [f"Scale {scale.name} ({scale.status}): what it costs. Nothing is run by this command.", ""]
@@ -196,9 +239,23 @@ def plan_text(study: Study, speed: Speed | None, devices: int = 1) -> str:
         text.append("No speed is known here: add --rate TOKENS_PER_S (of rope at size S) or --flops RATE (sustained).")
     else:
         text += textwrap.wrap(f"Hours {speed.words}.", WIDTH, subsequent_indent="  ")
-    if seconds is not None and devices > 1:
-        text.append(f"{devices} devices, one run each at a time: about {seconds / devices / _HOUR / 24:,.2g} days.")
+    jobs_played = device_jobs(study, speed) if speed else None
+    if jobs_played and devices:
+        text += _courses(jobs_played, devices)
     return "\n".join([*text, *_disk(lines, study)]) + "\n"
+
+
+def _courses(jobs: Sequence[Job], devices: Sequence[int]) -> list[str]:
+    """Wall times on each number of devices, one job a device at a time."""
+    behind = chains(jobs)
+    lines = ["", f"{'devices':>9}{'hours':>10}{'busy':>8}{'hours, longest first':>24}"]
+    for number in devices:
+        listed, best = play(jobs, number), play(jobs, number, lambda job: -behind(job.name))
+        cells = f"{_hours(listed.seconds):>10}{listed.busy:>8.0%}{_hours(best.seconds):>24}"
+        lines.append(f"{number:>9,}{cells}")
+    chain = _hours(longest_chain(jobs))
+    lines.append(f"No number of devices is faster than the longest run and what waits for it: {chain} hours.")
+    return [*lines, ""]
 
 
 def _row(label: str, number: str, *cells: str) -> str:

@@ -32,7 +32,7 @@ verdicts: setup ## print the last verdict table
 test: lint ## the quick suite: lint, types, unit, numerics, a nano study through the Snakefile
 	$(PYTEST)
 
-test-all: lint ## everything, the slow tests included
+test-all: lint $(if $(wildcard /usr/sbin/slurmctld),.venv/slurm) ## everything, the slow tests included
 	$(PYTEST) -m ""
 
 lint: setup-dev ## ruff, mypy, snakefmt, snakemake --lint
@@ -67,4 +67,10 @@ clean-all: ## remove every generated file, the corpus, caches and the environmen
 
 .venv/ready-dev: envs/dev.txt .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r envs/dev.txt
+	@touch $@
+
+# Beside the environment, not in it: the plugin asks SLURM for its settings whenever Snakemake starts.
+.venv/slurm: envs/slurm.txt | .venv/ready
+	rm -rf $@
+	grep -v '^[-#]' envs/slurm.txt | xargs $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@
 	@touch $@

@@ -80,7 +80,7 @@ def pins(name):
     return found
 
 
-@pytest.mark.parametrize("name", ["cpu", "gpu", "dev"])
+@pytest.mark.parametrize("name", ["cpu", "gpu", "dev", "slurm"])
 def test_conda_and_pip_environments_agree(name):
     dependencies = load_yaml(ROOT / "envs" / f"{name}.yaml")["dependencies"]
     assert sorted(dependencies[-1]["pip"]) == sorted(pins(name))

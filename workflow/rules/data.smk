@@ -1,5 +1,7 @@
 # Corpus -> index (checked and split) -> tokenizer -> shards. The default corpus is fetched once for all scales; a
 # folder of one's own (config key `corpus`) takes its place.
+#
+# What may fetch from the network is a local rule: a cluster's nodes often have none, so it runs where snakemake does.
 
 CACHE = f"{STUDY.config.results}/corpus"
 OWN = STUDY.config.corpus != "default"
@@ -26,6 +28,7 @@ rule corpus:
         CARD,
     log:
         f"{CACHE}/default.log",
+    localrule: True
     conda:
         ENVIRONMENT
     params:
@@ -63,6 +66,7 @@ rule tokenizer:
         f"{OUT}/logs/tokenizer.log",
     benchmark:
         f"{OUT}/benchmarks/tokenizer.tsv"
+    localrule: True
     conda:
         ENVIRONMENT
     params:

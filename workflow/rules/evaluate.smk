@@ -17,6 +17,7 @@ rule evaluate:
     threads: 1
     resources:
         mem_mb=2000,
+        gpu=1,
     params:
         code=code_of("evaluate"),
         options=f"--scale {SCALE} {REGISTER} --shards {DATA}/shards {PACKED}",

@@ -34,6 +34,7 @@ if GOAT_DESIGN is not None:
         threads: 1
         resources:
             mem_mb=2000,
+            gpu=1,
         params:
             code=lambda wildcards: code_digest("goat", probed_arm(wildcards.goat_arm, GOAT_DESIGN)),
             seal=GOAT_DESIGN.seal,

@@ -20,6 +20,7 @@ rule intervene:
     threads: 1
     resources:
         mem_mb=2000,
+        gpu=1,
     params:
         code=code_of("intervene"),
         options=f"--scale {SCALE} {REGISTER} --shards {DATA}/shards {PACKED}",
@@ -46,6 +47,7 @@ rule control:
     threads: 1
     resources:
         mem_mb=2000,
+        gpu=1,
     params:
         code=code_of("control"),
         options=f"--scale {SCALE} {REGISTER} --shards {DATA}/shards {PACKED}",

@@ -1,5 +1,8 @@
 # One job trains one run. Its resume state lies undeclared in {run}/work, since Snakemake deletes declared outputs of a
 # job that failed.
+#
+# gpu=1, here and wherever a model is run, matters only where a limit is set (`--resources gpu=1`) or a profile maps it
+# (workflow/profiles/slurm); without either it asks for nothing.
 
 
 rule train:
@@ -20,6 +23,7 @@ rule train:
     threads: 1
     resources:
         mem_mb=2000,
+        gpu=1,
     params:
         code=code_of("train"),
         options=f"--scale {SCALE} {REGISTER} --shards {DATA}/shards",

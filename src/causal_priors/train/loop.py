@@ -3,22 +3,24 @@
 Shape legend: B windows of a batch, T tokens of a window (the training length). Everything that must survive a restart
 is one `TrainingState`; signal handlers only set a flag, and the loop saves at the next step boundary. A run that was
 killed at any moment and called again ends with the same weights and logs, bit for bit on a CPU, as one left alone.
+Several processes may train one run (parallel.py): they take every decision together, and one of them writes.
 """
 
+import io
 import math
 import resource
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from causal_priors import runcard
 from causal_priors.arms import Arm
-from causal_priors.artifacts import digest_of, write_json, write_signed_json, writer_lock
+from causal_priors.artifacts import write_json, write_signed_json, writer_lock
 from causal_priors.data.batches import training_batch
 from causal_priors.data.shards import Shards, check_vocabulary, open_shards
 from causal_priors.model import Transformer
@@ -28,7 +30,10 @@ from causal_priors.scale import Scale
 from causal_priors.tables import write_table
 from causal_priors.train import checkpoint
 from causal_priors.train.determinism import settle
+from causal_priors.train.gradient import Cut
 from causal_priors.train.optimizer import FlatAdamW, learning_rate
+from causal_priors.train.parallel import Team, joined
+from causal_priors.train.request import fingerprint_of, request_of
 from causal_priors.train.resume import TrainingState, load_state, remove_state, save_state
 from causal_priors.train.signals import StopRequest
 
@@ -52,71 +57,62 @@ def train_stage(
     *,
     device: str = "cpu",
     save_seconds: float = 30.0,
+    micro_batch: int | None = None,
 ) -> None:
     """Train `run` into the folder `out`, continuing from `out/work` where a state of the same run lies.
 
-    `save_seconds` is the time between resume states (0: every step); it changes no result. A loss or gradient that is not
-    finite, and a loss above four times that of a uniform guess, end the run with the weights before that step and the
-    status "diverged at step k". Raises `UserError` where another process writes to `out` or a file cannot be written,
-    `SystemExit(128 + signal)` after SIGTERM or SIGINT.
+    `save_seconds` is the time between resume states (0: every step); it changes no result. `micro_batch` is the most
+    tokens of one forward pass (None: all that a process has to do in a step); it changes results by rounding.
+
+    A loss or gradient that is not finite, and a loss above four times that of a uniform guess, end the run with the
+    weights before that step and the status "diverged at step k". Raises `UserError` where another process writes to `out`
+    or a file cannot be written, `SystemExit(128 + signal)` after SIGTERM or SIGINT.
     """
     startup = settle(device)
-    request = _request(run, scale, arm, shards, code, margins)
-    name = run.name(scale)
-    with writer_lock(out):
-        whole = checkpoint.is_committed(out, request)
-        if not whole:
-            _sweep(out)
-        if whole or checkpoint.take_back(out, out / WORK, request):
-            checkpoint.keep(out, out / WORK)
-            remove_state(out / WORK)
-            note(f"{name}: is complete in {out}; {'nothing to do' if whole else 'its files are put back'}")
+    request = request_of(run, scale, arm, shards, code, margins)
+    with ExitStack() as stack:
+        team = stack.enter_context(joined(device))
+
+        def is_to_train() -> bool:
+            stack.enter_context(writer_lock(out))
+            return _is_to_train(run.name(scale), out, request)
+
+        if not team.asked(is_to_train):
             return
-        checkpoint.drop(out / WORK)
-        given = request["parameters"]["margins"]
-        model = checkpoint.build_model(run, scale, arm, given).to(device)
+        model = checkpoint.build_model(run, scale, arm, request["parameters"]["margins"]).to(device)
         store = open_shards(shards)
         check_vocabulary(store, scale.vocabulary)
-        trainer = _Trainer(run, scale, arm, model, store, out / WORK, _fingerprint(request, device), save_seconds)
+        length = run.train_length(scale)
+        windows = run.budget(scale).tokens_per_step // length
+        cut = Cut.of(windows, length, micro_batch, device != "cpu", team)
+        fingerprint = fingerprint_of(request, device)
+        trainer = _Trainer(run, scale, arm, model, store, out / WORK, fingerprint, save_seconds, cut)
+        if device != "cpu":
+            model.compile_blocks()
         trainer.resume()
         with StopRequest() as stop:
             trainer.train(stop)
-        trainer.commit(out, request, startup)
+
+        def commit() -> None:
+            trainer.commit(out, request, startup)
+            checkpoint.keep(out, out / WORK)
+            remove_state(out / WORK)
+
+        team.asked(commit)
+
+
+def _is_to_train(name: str, out: Path, request: Mapping[str, Any]) -> bool:
+    """Say whether the run is still to be trained; put back and tidy what lies in its folder."""
+    whole = checkpoint.is_committed(out, request)
+    if not whole:
+        _sweep(out)
+    if whole or checkpoint.take_back(out, out / WORK, request):
         checkpoint.keep(out, out / WORK)
         remove_state(out / WORK)
-
-
-def _request(run: Run, scale: Scale, arm: Arm, shards: Path, code: str, margins: Path | None) -> dict[str, Any]:
-    """Build the part of the run's card that is known before training."""
-    inputs = {"shards": shards / "card.json", **({"margins": margins} if margins else {})}
-    parameters = {
-        "run": run.name(scale),
-        "scale": scale.digest(),
-        "arm": arm.resolved(),
-        "init_seed": run.init_seed,
-        "data_seed": run.data_seed,
-        "margins": _margins(margins) if margins else None,
-    }
-    card = runcard.card("train", inputs=inputs, outputs={}, parameters=parameters, code=code)
-    return {key: card[key] for key in ("inputs", "parameters", "code", "versions")}
-
-
-def _margins(path: Path) -> dict[str, float]:
-    # Inside the function: the margins are data here, and theory's code has a stage of its own.
-    from causal_priors.theory.margin import read_margins
-
-    return read_margins(path)
-
-
-def _fingerprint(request: Mapping[str, Any], device: str) -> dict[str, Any]:
-    parts = {
-        **request["inputs"],
-        **request["parameters"],
-        **request["versions"],
-        "code": request["code"],
-        "device": device,
-    }
-    return {key: value if isinstance(value, str) else digest_of(value) for key, value in parts.items()}
+        note(f"{name}: is complete in {out}; {'nothing to do' if whole else 'its files are put back'}")
+        return False
+    checkpoint.drop(out / WORK)
+    return True
 
 
 def _sweep(out: Path) -> None:
@@ -136,6 +132,7 @@ class _Trainer:
     work: Path
     fingerprint: dict[str, Any]
     save_seconds: float
+    cut: Cut
     state: TrainingState = field(default_factory=TrainingState)
     step_seconds: list[float] = field(default_factory=list)
     resumed_from: int = 0
@@ -143,13 +140,15 @@ class _Trainer:
     def __post_init__(self) -> None:
         self.size = self.run.budget(self.scale)
         self.length = self.run.train_length(self.scale)
-        self.windows = self.size.tokens_per_step // self.length
-        self.device = next(self.model.parameters()).device
         self.log_every = max(1, self.size.steps // _POSITION_LOGS)
         others = [parameter for _, parameter in self.model.other_parameters()]
         positional = [parameter for _, parameter in self.model.positional_parameters()]
         self.optimizer = FlatAdamW(others, positional, self.arm.position_lr)
         self.last_save, self.save_cost = time.monotonic(), 0.0
+
+    @property
+    def team(self) -> Team:
+        return self.cut.team
 
     @property
     def label(self) -> str:
@@ -161,7 +160,16 @@ class _Trainer:
         return max(self.save_seconds, self.save_cost / _SAVE_SHARE) if self.save_seconds else 0.0
 
     def resume(self) -> None:
-        """Take the saved state, or say why not and start fresh."""
+        """Take the saved state, or say why not and start fresh; in a team all take what the leader has."""
+        if self.team.leads:
+            self._load()
+        self.state.step, self.state.diverged_at, self.resumed_from = self.team.told(
+            (self.state.step, self.state.diverged_at, self.resumed_from)
+        )
+        optimizer = self.optimizer
+        self.team.copy((optimizer.values, optimizer.mean, optimizer.square, optimizer.updates))
+
+    def _load(self) -> None:
         state, reason = load_state(self.work, self.fingerprint)
         if state is not None:
             try:
@@ -177,16 +185,19 @@ class _Trainer:
 
     def save(self) -> None:
         began = time.monotonic()
-        self.state.optimizer = self.optimizer.state()
-        save_state(self.state, self.work, self.fingerprint)
+        if self.team.leads:
+            self.state.optimizer = self.optimizer.state()
+            save_state(self.state, self.work, self.fingerprint)
         self.last_save = time.monotonic()
         self.save_cost = self.last_save - began
 
     def train(self, stop: StopRequest) -> None:
         """Run the remaining steps; save when due, when asked to stop, and at the end."""
         unsaved = False
-        with Progress(self.size.steps, self.label, done=self.state.step) as progress:
+        silent = None if self.team.leads else io.StringIO()
+        with Progress(self.size.steps, self.label, done=self.state.step, stream=silent) as progress:
             while self.state.step < self.size.steps and self.state.diverged_at is None:
+                stop.received = self.team.largest(stop.received)
                 if stop.received:
                     self.save()
                     self._leave(stop)
@@ -206,11 +217,11 @@ class _Trainer:
         step = self.state.step
         if step % self.log_every == 0:
             self._log_positions()
-        batch = training_batch(self.shards, self.run.data_seed, step, self.windows, self.length)
-        ids_BT = torch.from_numpy(batch).to(self.device)
-        loss = self._loss(ids_BT)
-        torch.autograd.backward(loss)
-        values: list[float] = torch.stack((loss.detach(), self.optimizer.gradient_norm())).tolist()
+        batch = training_batch(self.shards, self.run.data_seed, step, self.cut.windows, self.length)
+        loss = self.cut.add_gradient(self.model, batch)
+        self.team.sum(loss)
+        self.team.sum(self.optimizer.gradients)
+        values: list[float] = torch.stack((loss, self.optimizer.gradient_norm())).tolist()
         rate = learning_rate(self.size, step)
         self.state.losses.append((values[0], rate, values[1]))
         if not all(map(math.isfinite, values)) or values[0] > _RUNAWAY * math.log(self.scale.vocabulary):
@@ -221,20 +232,15 @@ class _Trainer:
         if self.state.step == self.size.steps:
             self._log_positions()
 
-    def _loss(self, ids_BT: Tensor) -> Tensor:
-        # bfloat16 only where it is fast: on these CPUs it is hundreds of times slower than float32.
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type != "cpu"):
-            losses_BT: Tensor = self.model(ids_BT[:, :-1], ids_BT[:, 1:])
-            return losses_BT.mean()
-
     def _log_positions(self) -> None:
         self.state.positions.append([value for _, _, _, value in self.model.position_report()])
 
     def _leave(self, stop: StopRequest) -> None:
-        note(
-            f"{self.label}: stopped by {stop.name} after step {self.state.step} of {self.size.steps}; "
-            "saved, the same command continues from here"
-        )
+        if self.team.leads:
+            note(
+                f"{self.label}: stopped by {stop.name} after step {self.state.step} of {self.size.steps}; "
+                "saved, the same command continues from here"
+            )
         raise SystemExit(128 + stop.received)
 
     def commit(self, out: Path, request: Mapping[str, Any], startup: float) -> None:
@@ -283,4 +289,13 @@ class _Trainer:
             "steps_here": len(self.step_seconds),
             "resumed_from": self.resumed_from,
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            "processes": self.team.size,
+            **_gpu(self.team.device),
         }
+
+
+def _gpu(device: str) -> dict[str, Any]:
+    if device == "cpu":
+        return {}
+    peak = torch.cuda.max_memory_allocated() // (1 << 20)
+    return {"gpu": torch.cuda.get_device_name(), "peak_gpu_memory_mb": peak}

@@ -41,6 +41,18 @@ CLIPPED = """[...document.querySelectorAll('.drawn svg')].filter(s => s.checkVis
   }).map(t => t.textContent);
 })"""
 
+# Pairs of texts of one figure that lie on one another.
+OVERLAPPING = """[...document.querySelectorAll('.drawn svg')].filter(s => s.checkVisibility()).flatMap(s => {
+  const texts = [...s.querySelectorAll('text')].filter(t => t.textContent.trim());
+  const boxes = texts.map(t => t.getBoundingClientRect());
+  return boxes.flatMap((a, i) => boxes.slice(i + 1).flatMap((b, j) => {
+    const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    const meet = across > 1 && down > .25 * Math.min(a.height, b.height);
+    return meet ? [texts[i].textContent + ' / ' + texts[i + 1 + j].textContent] : [];
+  }));
+})"""
+
 
 @pytest.fixture(scope="module")
 def page(study, tmp_path_factory):
@@ -57,6 +69,7 @@ def test_the_page_can_be_read(study, page, width, scheme):
     assert page.value("document.documentElement.scrollWidth") <= width
     assert page.value(TOO_WIDE) == []
     assert page.value(CLIPPED) == []
+    assert page.value(OVERLAPPING) == []
     dark = page.value("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
     assert dark == (scheme == "dark")
     contrasts = page.value(CONTRAST)
@@ -69,3 +82,12 @@ def test_a_phone_gets_the_narrow_figures(study, page):
     for width, name in ((360, "narrow"), (1280, "wide")):
         page.open(study.folder / "report.html", width)
         assert set(page.value(shown)) == {f"drawn {name}"}
+
+
+def test_a_label_on_another_would_be_seen(study, page):
+    page.open(study.folder / "report.html", 1280)
+    page.value("""(() => {
+      const [one, other] = document.querySelectorAll('#figure-census .wide text');
+      for (const name of ['transform', 'x', 'y', 'style']) one.setAttribute(name, other.getAttribute(name));
+    })()""")
+    assert len(page.value(OVERLAPPING)) == 1

@@ -49,8 +49,11 @@ def draw(tables: Tables, layout: Layout) -> Figure:
     place.grid(visible=False, axis="y")
     place.spines["left"].set_visible(False)
     place.axvline(1, color=INK, linewidth=1)
-    place.text(0.985, -0.62, "diluted  ", ha="right", va="center", size=7.8, color=MUTED)
-    place.text(1.015, -0.62, "  bounded", ha="left", va="center", size=7.8, color=MUTED)
+    for word, side, shift in (("diluted", "right", -5), ("bounded", "left", 5)):
+        place.annotate(
+            word, (1, -0.62), xytext=(shift, 0), textcoords="offset points",
+            ha=side, va="center", size=7.8, color=MUTED,
+        )  # fmt: skip
     published = {row["arm"]: row["share_of_heads_above_one"] for row in tables.published["screening"]}
     for at, ((size, arm, _), rows) in enumerate(found):
         seeds = sorted(rows["seed"].unique())

@@ -1,12 +1,15 @@
 """The margin curve: how much far mass grows with length, against how far exponents stay above one."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from causal_priors.report.data import Tables
 from causal_priors.report.figures.families import look
-from causal_priors.report.figures.theme import INK, MUTED, Layout, panels
+from causal_priors.report.figures.theme import INK, MUTED, Layout, panels, spread
 from causal_priors.theory.margin import TOLERANCES, far_mass_growth
 from causal_priors.theory.window_mass import mean_far_mass
 
@@ -30,10 +33,6 @@ def draw(tables: Tables, layout: Layout) -> Figure:
         delta, looks = tables.margins[arm], look(arm)
         place.plot([0, delta], [tolerance, tolerance], color=looks.colour, linewidth=0.8, linestyle=(0, (2, 2)))
         place.plot([delta], [tolerance], "o", color=looks.colour, fillstyle="none", markersize=8)
-        place.annotate(
-            f"τ = {tolerance:g} → δ = {delta:.3f}\n{arm}", (delta, tolerance), xytext=(9, 7), textcoords="offset points",
-            size=8, color=looks.colour, va="bottom",
-        )  # fmt: skip
         place.vlines(delta, 0, tolerance, color=looks.colour, linewidth=0.6)
         seen = measured[measured["arm"] == arm]["growth"]
         place.plot([delta] * len(seen), seen, "o", color=looks.colour, markersize=4.5)
@@ -60,7 +59,21 @@ def draw(tables: Tables, layout: Layout) -> Figure:
         xlabel="margin δ: how far above one every exponent stays",
         ylabel="growth, share of attention",
     )
+    _name(place, tables.margins)
     return figure
+
+
+def _name(place: Axes, margins: Mapping[str, float]) -> None:
+    """Two lines beside each ring, moved up or down where others stand. Limits of the axes must be final."""
+    order = sorted(TOLERANCES, key=lambda arm: TOLERANCES[arm])
+    figure = place.get_figure()
+    assert figure is not None
+    points = place.transData.transform([(margins[arm], TOLERANCES[arm]) for arm in order])[:, 1] * 72 / figure.dpi
+    for arm, at, moved in zip(order, points, spread([float(at) for at in points], 23.0, -1e9, 1e9), strict=True):
+        place.annotate(
+            f"τ = {TOLERANCES[arm]:g} → δ = {margins[arm]:.3f}\n{arm}", (margins[arm], TOLERANCES[arm]),
+            xytext=(9, 7 + moved - at), textcoords="offset points", size=8, color=look(arm).colour, va="bottom",
+        )  # fmt: skip
 
 
 def growths(lengths: pd.DataFrame) -> pd.DataFrame:

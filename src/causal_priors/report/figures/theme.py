@@ -119,10 +119,11 @@ def label_ends(axes: Axes, x: float, labels: Sequence[Label], size: float = 7.8)
     order = sorted(labels, key=lambda label: (label.y, label.text))
     ends = axes.transAxes.inverted().transform(axes.transData.transform([(x, label.y) for label in order]))
     wanted = [float(y) * height for _, y in ends]
-    for label, (start, _), at, place in zip(
-        order, ends, wanted, spread(wanted, size * 1.18, 5.0, height - 4.0), strict=True
+    gap = size * 1.18
+    places = spread(wanted, gap, 5.0, height - 4.0)
+    for label, (start, _), at, place, moved in zip(
+        order, ends, wanted, places, _set_in(wanted, places, gap), strict=True
     ):
-        moved = abs(place - at) > 1.0
         if moved:
             axes.plot(
                 [start + 3 / width, start + 12 / width],
@@ -141,6 +142,18 @@ def label_ends(axes: Axes, x: float, labels: Sequence[Label], size: float = 7.8)
             size=size,
             color=label.colour,
         )
+
+
+def _set_in(wanted: Sequence[float], places: Sequence[float], gap: float) -> list[bool]:
+    """Say of each label whether it needs a hairline: it moved, or touches one that did, whose hairline would cross it."""
+    found: list[bool] = []
+    start = 0
+    for number in range(len(places)):
+        if number + 1 == len(places) or places[number + 1] - places[number] > 1.05 * gap:
+            moved = any(abs(places[one] - wanted[one]) > 1.0 for one in range(start, number + 1))
+            found += [moved] * (number + 1 - start)
+            start = number + 1
+    return found
 
 
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:

@@ -52,4 +52,4 @@ def _excess(theory: pd.DataFrame, strength: float) -> str:
     rows = theory[(theory["result"] == "profile") & theory["quantity"].str.endswith(f"strength {strength:g}")]
     rows = rows.sort_values("n").iloc[[0, -1]] if len(rows) else rows
     parts = [f"{row['relative_error']:.1%} (i = {row['n']:.0f})" for _, row in rows.iterrows()]
-    return f"over it at ½: {', '.join(parts)}" if parts else ""
+    return f"over the limit at ½: {', '.join(parts)}" if parts else ""

@@ -32,7 +32,8 @@ _REFERENCES = (0.5, 1.0, 1.1, 1.5, 2.0)
 _KEY = (
     "Share of one query's weight on its w = L/8 nearest keys if content says nothing. Solid: exponents above one, "
     "or a linear prior, so a bounded share escapes however long the text; dashed: at or below one, so in the end "
-    "all of it escapes."
+    "all of it escapes. First panel: black, exponents to compare with; blue and red, each trained head of log, "
+    "log-norope and log-logn, above and below one."
 )
 Floats = NDArray[np.float64]
 
@@ -54,7 +55,7 @@ def draw(tables: Tables, layout: Layout) -> Figure:
     for place, title in zip(
         places,
         (
-            "Heads of the free power laws",
+            "Trained heads of power laws",
             "Size S, mean over heads",
             "Size C, mean over heads",
             "Under cap and repair (log, size S)",
@@ -64,7 +65,7 @@ def draw(tables: Tables, layout: Layout) -> Figure:
         size = tables.scale.sizes["C"] if title.startswith("Size C") else tables.scale.sizes["S"]
         n = np.geomspace(size.train_length // 8, LONGEST, _POINTS).round()
         _frame(place, title, size.train_length)
-        if title.startswith("Heads"):
+        if title.startswith("Trained"):
             _single(place, heads[heads["arm"].isin(_FREE)], n, size.train_length // 8)
         elif title.startswith("Size"):
             _arms(place, heads[heads["size"] == title[5]], n, size.train_length)
@@ -120,7 +121,7 @@ def _single(place: Axes, heads: pd.DataFrame, n: Floats, window: int) -> None:
     labels = []
     for exponent in _REFERENCES:
         curve = window_mass(window, n, exponent)
-        place.plot(n, curve, color=INK, linewidth=1)
+        place.plot(n, curve, color=INK, linewidth=1, linestyle="solid" if exponent > 1 else (0, (4, 2)))
         labels.append(Label(float(curve[-1]), f"α = {exponent:g}: {curve[-1]:.2f}", INK))
     for above in (True, False):
         chosen = heads[(heads["exponent"] > 1) == above]

@@ -65,6 +65,11 @@ class Progress:
             self._shown, self._wait = now, self._interval
             self._show(now)
 
+    def found(self, amount: int) -> None:
+        """Add `amount` units that turn out to be finished earlier: they count for the share, not for the rate."""
+        self._first += amount
+        self.update(amount)
+
     def line(self, now: float) -> str:
         """Return the line as it would be printed at clock time `now`."""
         share = f"/{self.total:,} ({100 * self.done // self.total}%)" if self.total else ""
@@ -72,8 +77,11 @@ class Progress:
         parts += [f"{key} {_shown(value)}" for key, value in self._fields.items()]
         elapsed, worked = now - self._began, self.done - self._first
         if elapsed > 0 and worked > 0:
-            count, unit = (self._tokens, "tokens") if self._tokens else (worked, self.unit)
-            parts.append(f"{_rate(count / elapsed)} {unit}/s")
+            if self.unit == "byte":
+                parts.append(f"{worked / elapsed / 1e6:.1f} MB/s")
+            if self._tokens or self.unit != "byte":
+                count, unit = (self._tokens, "tokens") if self._tokens else (worked, self.unit)
+                parts.append(f"{_rate(count / elapsed)} {unit}/s")
             if self.total and self.total > self.done:
                 parts.append(f"{clock_text((self.total - self.done) * elapsed / worked)} left")
         return f"{self.label}: {', '.join(parts)}"

@@ -65,6 +65,8 @@ MOMENTS = [
     (index, "", ".index.parquet.*.tmp"),
     (tokenizer, "", ".tokenizer.json.*.tmp"),
     (shards, "shards", ".heldout.bin.*.tmp"),
+    (shards, "shards/work", "*.train"),
+    (shards, "shards/work", "*.json"),
     (shards, "shards", "train.bin"),
     (shards, "shards", "documents.parquet"),
     (train, "run/work", ".state.safetensors.*.tmp"),

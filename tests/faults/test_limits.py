@@ -154,4 +154,5 @@ def test_a_stop_signal_ends_any_stage_in_one_line(data, tmp_path, stage, number)
     code, errors = child.end()
     assert code == 128 + number, errors
     assert errors.splitlines()[-1] == f"stopped by {number.name}; what was finished is kept, the same command goes on"
-    assert not [path for path in content(out) if path.suffix != ".lock"]
+    # Finished parts of shards are what is kept.
+    assert not [path for path in content(out) if path.suffix != ".lock" and path.parent.name != "work"]

@@ -1,23 +1,31 @@
 """Shards: the same bytes on every way, every id accounted for, damage found before use, poor corpora refused."""
 
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from helpers import scale, write_corpus, write_shards
 
 from causal_priors.artifacts import sha256_file
-from causal_priors.data import tokenise
+from causal_priors.data import index as index_module
+from causal_priors.data import parts, tokenise, units
 from causal_priors.data.documents import iter_documents
 from causal_priors.data.index import index_stage
+from causal_priors.data.parts import write_part
 from causal_priors.data.shards import open_shards, spans
+from causal_priors.data.split import index_rows
 from causal_priors.data.tokenise import shards_stage
 from causal_priors.data.tokenizer import load_tokenizer, tokenizer_stage
 from causal_priors.errors import UserError
-from causal_priors.tables import read_table
+from causal_priors.tables import read_table, table_writer
 
 NANO = scale("nano")
 FILES = ("train.bin", "heldout.bin", "documents.parquet", "card.json")
@@ -83,15 +91,198 @@ def test_the_card_links_corpus_and_tokenizer(made):
     }
 
 
-@pytest.mark.parametrize("threads", [1, 5])
-def test_threads_and_job_sizes_change_no_byte(made, tmp_path, monkeypatch, threads):
-    monkeypatch.setattr(tokenise, "_JOB_CHARACTERS", 7000)
+@pytest.fixture
+def cut_small(monkeypatch):
+    """Many small units, and processes for any amount of text."""
+    monkeypatch.setattr(units, "_SMALLEST", 30_000)
+    monkeypatch.setattr(tokenise, "_BYTES_A_PROCESS", 1)
+
+
+def same_bytes(one, other):
+    return all((one / name).read_bytes() == (other / name).read_bytes() for name in FILES)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_processes_and_units_change_no_byte(made, tmp_path, cut_small, threads):
     stage(made, tmp_path / "shards", threads=threads)
-    for name in ("train.bin", "heldout.bin", "card.json"):
-        if name != "card.json":
-            assert sha256_file(tmp_path / "shards" / name) == sha256_file(made / "shards" / name)
-    ours, theirs = (read_table(f / "documents.parquet", "documents") for f in (tmp_path / "shards", made / "shards"))
-    assert ours.equals(theirs)
+    assert same_bytes(tmp_path / "shards", made / "shards")
+    assert sorted(path.name for path in (tmp_path / "shards").iterdir()) == sorted([*FILES, ".lock"])
+
+
+@pytest.fixture(scope="module")
+def parquet(tmp_path_factory):
+    """Three parquet files of several row groups, indexed, shards made in one process."""
+    folder = tmp_path_factory.mktemp("parquet")
+    text = (write_corpus(folder / "txt") / "text-000.txt").read_text()
+    rows = [f"{i} {text[7 * i : 7 * i + 120]}" for i in range(800)]
+    (folder / "corpus").mkdir()
+    for number in range(3):
+        part = pa.table({"id": list(range(800)), "text": [f"{number} {row}" for row in rows]})
+        pq.write_table(part, folder / "corpus" / f"{number:03}_00000.parquet", row_group_size=300)
+    index_stage(folder / "corpus", folder / "index.parquet", allow_packed_blocks=True)
+    tokenizer_stage(folder / "corpus", folder / "index.parquet", NANO, folder / "tokenizer.json", cache=folder)
+    stage(folder, folder / "shards", threads=1)
+    return folder
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_parquet_gives_the_same_bytes_in_any_number_of_processes(parquet, tmp_path, monkeypatch, cut_small, threads):
+    monkeypatch.setattr(index_module, "_BYTES_A_PROCESS", 1)
+    index_stage(parquet / "corpus", tmp_path / "index.parquet", allow_packed_blocks=True, threads=threads)
+    assert (tmp_path / "index.parquet").read_bytes() == (parquet / "index.parquet").read_bytes()
+    stage(parquet, tmp_path / "shards", threads=threads)
+    assert same_bytes(tmp_path / "shards", parquet / "shards")
+    frame = read_table(parquet / "shards" / "documents.parquet", "documents")
+    index = read_table(parquet / "index.parquet", "corpus")
+    assert len(index) == 2400
+    assert list(frame.document) == list(index.document[index.split != "duplicate"])
+
+
+def interrupted(monkeypatch, after):
+    """Let the stage fail when `after` parts are written; return the keys of those written, as they come."""
+    written = []
+
+    def write(folder, key, *rest):
+        if len(written) == after:
+            raise KeyboardInterrupt
+        write_part(folder, key, *rest)
+        written.append(key)
+
+    monkeypatch.setattr(tokenise, "write_part", write)
+    return written
+
+
+def test_a_call_that_was_cut_short_goes_on_with_its_parts(made, tmp_path, monkeypatch, cut_small):
+    out = tmp_path / "shards"
+    first = interrupted(monkeypatch, 3)
+    with pytest.raises(KeyboardInterrupt):
+        stage(made, out, threads=1)
+    assert len(first) == 3
+    assert sorted(path.name for path in out.iterdir()) == [".lock", "work"]
+    # A part that is torn, one whose files are gone, and one that is whole.
+    (out / "work" / f"{first[0]}.train").write_bytes(b"torn")
+    (out / "work" / f"{first[1]}.counts").unlink()
+    second = interrupted(monkeypatch, -1)
+    stage(made, out, threads=1)
+    assert first[0] in second
+    assert first[1] in second
+    assert first[2] not in second
+    assert len(second) >= 4
+    assert same_bytes(out, made / "shards")
+    assert not (out / "work").exists()
+
+
+def test_parts_of_another_tokenizer_or_split_are_not_taken(made, tmp_path, monkeypatch, cut_small):
+    out = tmp_path / "shards"
+    other = tmp_path / "other"
+    write_shards(other, NANO)
+    written = interrupted(monkeypatch, 3)
+    smaller = replace(NANO, vocabulary=290)
+    tokenizer_stage(other / "corpus", other / "index.parquet", smaller, other / "tokenizer.json", cache=other)
+    with pytest.raises(KeyboardInterrupt):
+        stage(other, out, threads=1)
+    foreign = set(written)
+    written = interrupted(monkeypatch, -1)
+    stage(made, out, threads=1)
+    assert foreign
+    assert not foreign & set(written)
+    assert same_bytes(out, made / "shards")
+
+
+def test_a_killed_process_is_told_and_the_next_call_goes_on(made, tmp_path, monkeypatch, cut_small):
+    flag = tmp_path / "killed"
+
+    def write(folder, key, *rest):
+        if len(list(folder.glob("*.json"))) >= 2 and not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        write_part(folder, key, *rest)
+
+    monkeypatch.setattr(tokenise, "write_part", write)
+    out = tmp_path / "shards"
+    with pytest.raises(UserError, match="a worker process was killed by signal 9"):
+        stage(made, out, threads=2)
+    assert sorted(path.name for path in out.iterdir()) == [".lock", "work"]
+    assert len(list((out / "work").glob("*.json"))) >= 2
+    stage(made, out, threads=2)
+    assert same_bytes(out, made / "shards")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_full_disk_in_a_process_leaves_no_torn_part(made, tmp_path, monkeypatch, cut_small, threads):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(parts._Hashed, "write", full)
+    with pytest.raises(UserError, match=r"work: cannot be written \(No space left on device\); free some space"):
+        stage(made, tmp_path / "shards", threads=threads)
+    assert [path.name for path in (tmp_path / "shards").rglob("*") if path.is_file()] == [".lock"]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_parquet_file_damaged_after_indexing_is_named_with_the_remedy(parquet, tmp_path, cut_small, threads):
+    shutil.copytree(parquet / "corpus", tmp_path / "corpus")
+    damaged = tmp_path / "corpus" / "001_00000.parquet"
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 3 : len(data) // 2] = bytes(len(data) // 2 - len(data) // 3)
+    damaged.write_bytes(data)
+    for name in ("index.parquet", "tokenizer.json"):
+        shutil.copy(parquet / name, tmp_path / name)
+    with pytest.raises(UserError, match=r"001_00000\.parquet.*if the corpus was meant to change: snakemake"):
+        stage(tmp_path, tmp_path / "shards", threads=threads)
+    with pytest.raises(UserError, match=r"001_00000\.parquet: .*"):
+        index_stage(tmp_path / "corpus", tmp_path / "new.parquet", allow_packed_blocks=True, threads=threads)
+    assert not (tmp_path / "new.parquet").exists()
+
+
+@pytest.mark.parametrize("change", ["remove", "add", "shorter", "column"])
+def test_a_parquet_corpus_that_changed_after_indexing_is_refused(parquet, tmp_path, cut_small, change):
+    shutil.copytree(parquet / "corpus", tmp_path / "corpus")
+    for name in ("index.parquet", "tokenizer.json"):
+        shutil.copy(parquet / name, tmp_path / name)
+    middle = tmp_path / "corpus" / "001_00000.parquet"
+    table = pq.read_table(middle)
+    if change == "remove":
+        middle.unlink()
+    elif change == "add":
+        shutil.copy(middle, tmp_path / "corpus" / "001_00001.parquet")
+    elif change == "shorter":
+        pq.write_table(table.slice(0, len(table) - 1), middle, row_group_size=300)
+    else:
+        pq.write_table(table.rename_columns(["id", "content"]), middle, row_group_size=300)
+    wanted = {
+        "remove": r"002_00000\.parquet#1: is not where the index has it",
+        "add": r"001_00001\.parquet#1: is not where the index has it",
+        "shorter": r"002_00000\.parquet#1: is not where the index has it",
+        "column": r"001_00000\.parquet: text_column = 'text': has no such column; columns there: id, content",
+    }[change]
+    with pytest.raises(UserError, match=wanted + ".*if the corpus was meant to change: snakemake"):
+        stage(tmp_path, tmp_path / "shards", threads=2)
+    assert not (tmp_path / "shards" / "card.json").exists()
+
+
+def test_rows_of_the_index_come_from_any_place(tmp_path):
+    with table_writer(tmp_path / "index.parquet", "corpus") as append:
+        for start in range(0, 10_000, 900):
+            names = [f"{number}.txt" for number in range(start, min(start + 900, 10_000))]
+            count = len(names)
+            append({"document": names, "bytes": [1] * count, "sha256": ["a"] * count, "split": ["train"] * count})
+    for first, count in ((0, 10_000), (0, 1), (899, 2), (900, 900), (9_999, 1), (5_000, 4_100), (3, 0), (10_000, 0)):
+        rows = [row.document for row in index_rows(tmp_path / "index.parquet", first, count)]
+        assert rows == [f"{number}.txt" for number in range(first, first + count)]
+
+
+def test_rows_of_a_large_table_lie_in_groups_that_grow(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenise, "_GROUP_DOCUMENTS", 2)
+    monkeypatch.setattr(tokenise, "_GROUPS_ALIKE", 4)
+    sizes = []
+    rows = tokenise._Rows(lambda columns: sizes.append(len(columns["document"])))
+    for number in range(10_001):
+        rows.add((str(number), "train", "train.bin", number, 1, "a"), 1)
+    rows.flush()
+    assert sum(sizes) == 10_001
+    assert sizes[:13] == [2] * 8 + [4] * 4 + [6]
+    assert len(sizes) < 250
 
 
 def test_the_same_command_gives_the_same_bytes_in_another_process_and_folder(made, tmp_path):
@@ -171,8 +362,11 @@ def test_a_failure_leaves_earlier_shards_whole(made, copy, monkeypatch):
         stage(made, copy)
     monkeypatch.undo()
     assert before == {name: sha256_file(copy / name) for name in FILES}
-    assert sorted(path.name for path in copy.iterdir()) == sorted([*FILES, ".lock"])
+    # Parts stay for the next call.
+    assert sorted(path.name for path in copy.iterdir()) == sorted([*FILES, ".lock", "work"])
     open_shards(copy)
+    stage(made, copy)
+    assert before == {name: sha256_file(copy / name) for name in FILES}
 
 
 def test_leftovers_of_a_killed_writer_are_swept(made, copy):

@@ -3,13 +3,14 @@
 import hashlib
 import json
 
+import numpy as np
 import pytest
 from helpers import default_corpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from causal_priors.data.index import index_stage
-from causal_priors.data.split import CorpusDigest, hold_out, indexed_documents
+from causal_priors.data.index import _first_of_each, index_stage
+from causal_priors.data.split import CorpusDigest, hold_out, indexed_documents, order_of
 from causal_priors.errors import UserError
 from causal_priors.tables import read_table
 
@@ -78,6 +79,22 @@ def test_the_chosen_are_the_shortest_prefix_of_the_admissible_that_suffices(size
 
     wanted = next((admissible[:n] for n in range(len(sizes) + 1) if suffices(admissible[:n])), admissible)
     assert hold_out(names, sizes, never, need_long=need_long) == wanted
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([b"\0", b"a", b"b"]), st.integers(0, 3), st.sampled_from([b"\0", b"z"])), max_size=40
+    )
+)
+def test_the_first_of_equal_digests_is_found_and_their_order_is_that_of_bytes(drawn):
+    # Digests that agree in most of their bytes, zeros at the ends among them.
+    digests = [head * 8 + bytes(8) + bytes([middle]) * 8 + tail * 8 for head, middle, tail in drawn]
+    seen = set()
+    expected = [not (digest in seen or seen.add(digest)) for digest in digests]
+    array = np.array(digests, dtype="S32")
+    assert _first_of_each(array).tolist() == expected
+    assert order_of(digests).tolist() == sorted(range(len(digests)), key=digests.__getitem__)
 
 
 def write(folder, sizes):

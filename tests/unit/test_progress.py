@@ -48,6 +48,19 @@ def test_without_a_total_there_is_neither_share_nor_time_left():
     assert Progress(0, "none", stream=io.StringIO(), clock=clock).line(clock.now) == "none: step 0"
 
 
+def test_bytes_are_told_as_megabytes_a_second_and_what_was_found_finished_is_no_speed():
+    clock = Clock()
+    progress = Progress(200_000_000, "shards", "byte", stream=io.StringIO(), clock=clock)
+    progress.found(60_000_000)
+    progress.update(40_000_000, tokens=10_000_000)
+    line = progress.line(clock.now + 10)
+    assert line == "shards: byte 100,000,000/200,000,000 (50%), 4.0 MB/s, 1,000,000 tokens/s, 0:00:25 left"
+    assert read_line(line).seconds_left == 25
+    progress = Progress(10_000_000, "corpus", "byte", stream=io.StringIO(), clock=clock)
+    progress.update(5_000_000)
+    assert progress.line(clock.now + 1) == "corpus: byte 5,000,000/10,000,000 (50%), 5.0 MB/s, 0:00:01 left"
+
+
 def test_a_terminal_gets_one_line_redrawn():
     stream, clock = Terminal(), Clock()
     with Progress(10, "run", stream=stream, clock=clock) as progress:

@@ -49,12 +49,14 @@ rule index:
         f"{OUT}/benchmarks/index.tsv"
     conda:
         ENVIRONMENT
+    # As many of them as --cores allows.
+    threads: 16
     params:
         code=code_digest("index"),
         card="" if OWN else f"--card {CARD}",
         options=f"--texts {quote(TEXTS)} {COLUMN} {PACKED}",
     shell:
-        "python -m causal_priors --log {log} index {params.options} {params.card} --out {output}"
+        "python -m causal_priors --log {log} index {params.options} {params.card} --threads {threads} --out {output}"
 
 
 rule tokenizer:
@@ -92,7 +94,8 @@ rule shards:
         f"{OUT}/benchmarks/shards.tsv"
     conda:
         ENVIRONMENT
-    threads: 2
+    # As many of them as --cores allows.
+    threads: 16
     params:
         code=code_digest("shards"),
         digest=STUDY.scale.digest(),

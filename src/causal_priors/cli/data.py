@@ -16,6 +16,7 @@ def register(add: Add) -> None:
     texts_options(sub)
     sub.add_argument("--card", type=Path, help="card of the default corpus, to check the texts against")
     packed_option(sub)
+    sub.add_argument("--threads", type=int, default=0, help="reading processes; 0: one a core")
     sub.add_argument("--out", type=Path, required=True)
 
     sub = add("tokenizer", _tokenizer, "train the byte-level BPE on the training split, or fetch GPT-2's")
@@ -33,7 +34,7 @@ def register(add: Add) -> None:
     sub.add_argument("--tokenizer", type=Path, required=True)
     sub.add_argument("--allow-repeats", action="store_true", help="accept a corpus that training repeats often")
     packed_option(sub)
-    sub.add_argument("--threads", type=int, default=0, help="tokenising threads; 0: one a core")
+    sub.add_argument("--threads", type=int, default=0, help="tokenising processes; 0: one a core")
     sub.add_argument("--out", type=Path, required=True, help="folder")
 
     sub = add("margins", _margins, "choose the margins of experiment 0005 from theory")
@@ -56,7 +57,12 @@ def _index(options: argparse.Namespace) -> None:
     from causal_priors.data.index import index_stage
 
     index_stage(
-        options.texts, options.out, column=options.text_column, card=options.card, allow_packed_blocks=options.packed
+        options.texts,
+        options.out,
+        column=options.text_column,
+        card=options.card,
+        allow_packed_blocks=options.packed,
+        threads=options.threads,
     )
 
 

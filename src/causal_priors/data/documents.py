@@ -85,12 +85,25 @@ def iter_documents(folder: str | Path, column: str = "text") -> Iterator[Documen
     Raises `UserError` naming the file, and the row where there is one.
     """
     for name, path in corpus_files(folder).files:
-        reader = _kind(name)
-        assert reader is not None
-        try:
+        yield from read_file(name, path, column)
+
+
+def read_file(
+    name: str, path: Path, column: str, groups: range | None = None, rows_before: int = 0
+) -> Iterator[Document]:
+    """Yield the documents of one corpus file, of a parquet file those of the row groups `groups` (None: all).
+
+    `rows_before` counts the rows of the row groups before them. Raises `UserError`.
+    """
+    reader = _kind(name)
+    assert reader is not None
+    try:
+        if groups is None:
             yield from reader(path, name, column)
-        except OSError as error:
-            raise refuse(f"cannot be read ({error.strerror or error})", file=path) from error
+        else:
+            yield from _read_parquet(path, name, column, groups, rows_before)
+    except OSError as error:
+        raise refuse(f"cannot be read ({error.strerror or error})", file=path) from error
 
 
 def _walk(folder: Path, root: Path) -> Iterator[Path]:
@@ -204,14 +217,14 @@ def _field(content: str, path: Path, row: int, field: str) -> str:
     return text
 
 
-def _read_parquet(path: Path, name: str, column: str) -> Iterator[Document]:
+def _read_parquet(path: Path, name: str, column: str, groups: range | None = None, row: int = 0) -> Iterator[Document]:
     try:
         # A buffer instead of pre_buffer: pages are read as they are needed, not a whole row group at once.
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True) as file:
             kind = _check_column(file, path, column)
-            row = 0
             rows = _DICTIONARY_ROWS if pa.types.is_dictionary(kind) else _BATCH_ROWS
-            for batch in file.iter_batches(rows, columns=[column], use_threads=False):
+            chosen = None if groups is None else list(groups)
+            for batch in file.iter_batches(rows, row_groups=chosen, columns=[column], use_threads=False):
                 for value in batch.column(0):
                     row += 1
                     yield Document(f"{name}#{row}", _clean(_parquet_text(value, path, row, column), path, row))

@@ -9,8 +9,13 @@ corpus again and check each document against it, so a file edited in between is 
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from causal_priors.artifacts import canonical_json, sha256_bytes
 from causal_priors.data.documents import Document, iter_documents
@@ -20,6 +25,16 @@ from causal_priors.remedies import rebuild, rebuild_command
 from causal_priors.tables import iter_table
 
 DUPLICATE = "duplicate"
+
+
+class Row(NamedTuple):
+    """One row of the index. bytes: of UTF-8; split: "train", "heldout" or "duplicate"."""
+
+    document: str
+    bytes: int
+    sha256: str
+    split: str
+
 
 BYTES_PER_TOKEN = 4
 LONG = 16_384 * BYTES_PER_TOKEN
@@ -31,7 +46,11 @@ MOST = 0.5
 
 
 def hold_out(
-    names: Sequence[bytes], sizes: Sequence[int], never: Iterable[int] = (), *, need_long: bool = True
+    names: Sequence[bytes] | np.ndarray,
+    sizes: Sequence[int] | np.ndarray,
+    never: Iterable[int] = (),
+    *,
+    need_long: bool = True,
 ) -> list[int]:
     """Return the positions of the documents to hold out (study.md 2), in the order in which they were chosen.
 
@@ -40,19 +59,31 @@ def hold_out(
     tokens (of 4 bytes) or more; those above 15% of the corpus are passed over. With `need_long` False the 5% suffice.
     Fewer than asked for come back where the corpus does not hold them.
     """
-    total = sum(sizes)
+    total = int(np.sum(sizes, dtype=np.int64))
     passed_over = set(never)
     chosen: list[int] = []
     held = long = 0
-    for position in sorted(range(len(names)), key=names.__getitem__):
+    for position in map(int, order_of(names)):
         if held >= SHARE * total and (long >= LONG_DOCUMENTS or not need_long):
             break
-        if position in passed_over or sizes[position] > LARGEST_SHARE * total:
+        size = int(sizes[position])
+        if position in passed_over or size > LARGEST_SHARE * total:
             continue
         chosen.append(position)
-        held += sizes[position]
-        long += sizes[position] >= LONG
+        held += size
+        long += size >= LONG
     return chosen
+
+
+def order_of(digests: Sequence[bytes] | np.ndarray) -> np.ndarray:
+    """Return the positions of `digests` (equally long, at most 32 bytes) in their order; equal ones keep theirs."""
+    words_N4 = words_of(digests)
+    return np.lexsort([words_N4[:, word] for word in reversed(range(4))])
+
+
+def words_of(digests: Sequence[bytes] | np.ndarray) -> np.ndarray:
+    """Return `digests` as four numbers each, uint64 [N, 4], whose order is theirs."""
+    return np.asarray(digests, dtype="S32").view(">u8").reshape(-1, 4)
 
 
 def indexed_documents(
@@ -62,19 +93,65 @@ def indexed_documents(
 
     Raises `UserError` where the corpus is no longer the one that was indexed.
     """
-    remedy = f"if the corpus was meant to change: {rebuild_command(index)}"
-    rows = _index_rows(index)
-    row = None
-    for document in _read_again(folder, column, remedy):
-        row = next(rows, None)
-        if row is None or row[0] != document.name:
-            raise refuse("is not where the index has it", file=Path(folder) / document.name, remedy=remedy)
-        if sha256_bytes(document.text.encode()) != row[1]:
-            raise refuse("changed since the corpus was indexed", file=Path(folder) / document.name, remedy=remedy)
-        if row[2] != DUPLICATE:
-            yield document, row[1], row[2]
-    if (missing := next(rows, None)) is not None:
-        raise refuse("went missing since the corpus was indexed", file=Path(folder) / missing[0], remedy=remedy)
+    rows = (row for part in iter_table(index, "corpus", remedy=rebuild(index)) for row in part_rows(part))
+    yield from matched(iter_documents(folder, column), rows, folder, index)
+
+
+def matched(
+    documents: Iterable[Document], rows: Iterable[Row], folder: str | Path, index: str | Path
+) -> Iterator[tuple[Document, str, str]]:
+    """Yield (document, its sha256, its split) of `documents` but duplicates; they must be those of the index's `rows`.
+
+    Raises `UserError` where they are not.
+    """
+    expected = iter(rows)
+    for document in _read_again(documents, index):
+        row = next(expected, None)
+        if row is None or row.document != document.name:
+            raise changed("is not where the index has it", folder, document.name, index)
+        if sha256_bytes(document.text.encode()) != row.sha256:
+            raise changed("changed since the corpus was indexed", folder, document.name, index)
+        if row.split != DUPLICATE:
+            yield document, row.sha256, row.split
+    if (missing := next(expected, None)) is not None:
+        raise changed("went missing since the corpus was indexed", folder, missing.document, index)
+
+
+def changed(problem: str, folder: str | Path, document: str, index: str | Path) -> UserError:
+    """The error of a corpus that is not the one that was indexed."""
+    return refuse(problem, file=Path(folder) / document, remedy=_if_meant(index))
+
+
+def _read_again(documents: Iterable[Document], index: str | Path) -> Iterator[Document]:
+    """The documents of a corpus that was readable when it was indexed."""
+    try:
+        yield from documents
+    except UserError as error:
+        raise UserError(f"{error}; {_if_meant(index)}") from error
+
+
+def _if_meant(index: str | Path) -> str:
+    return f"if the corpus was meant to change: {rebuild_command(index)}"
+
+
+def part_rows(part: Mapping[str, list[Any]]) -> Iterator[Row]:
+    """Yield the rows of some columns of the index."""
+    return map(Row, part["document"], part["bytes"], part["sha256"], part["split"])
+
+
+def index_rows(index: str | Path, first: int, count: int) -> Iterator[Row]:
+    """Yield `count` rows of the index from row `first` on, of an index whose digest the caller has checked."""
+    try:
+        with pq.ParquetFile(index, pre_buffer=False) as file:
+            ends = np.cumsum([file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)])
+            begin, end = np.searchsorted(ends, (first, first + count - 1), side="right") if count else (0, -1)
+            skip = first - (ends[begin - 1] if begin else 0)
+            for batch in file.iter_batches(4096, row_groups=list(range(begin, end + 1)), use_threads=False):
+                yield from part_rows(batch.slice(skip, count).to_pydict())
+                count -= max(0, min(count, batch.num_rows - skip))
+                skip = max(0, skip - batch.num_rows)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise refuse(f"cannot be read as parquet ({error})", file=index, remedy=rebuild(index)) from error
 
 
 def index_totals(index: str | Path) -> dict[str, int]:
@@ -101,16 +178,3 @@ class CorpusDigest:
     def hexdigest(self) -> str:
         """The digest so far."""
         return self._sha.hexdigest()
-
-
-def _read_again(folder: str | Path, column: str, remedy: str) -> Iterator[Document]:
-    """The documents of a corpus that was readable when it was indexed."""
-    try:
-        yield from iter_documents(folder, column)
-    except UserError as error:
-        raise UserError(f"{error}; {remedy}") from error
-
-
-def _index_rows(index: str | Path) -> Iterator[tuple[str, str, str]]:
-    for rows in iter_table(index, "corpus", remedy=rebuild(index)):
-        yield from zip(rows["document"], rows["sha256"], rows["split"], strict=True)

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ STAGES = frozenset({"train", "evaluate", "intervene", "control"})
 # Variables with these beginnings are read when a library loads.
 _READ_BY_LIBRARIES = ("OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOTO_", "TORCH", "PYTORCH", "ARROW_", "CUDA_", "ATEN_")
 _LIBRARIES = ("torch", "numpy", "pyarrow.parquet", "safetensors.torch", "yaml", "jsonschema")
+_TUNABLES, _LARGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
 _LARGEST_REQUEST = 1 << 17
 _SECONDS_TO_ASK = 10.0
 # The driver's end of the pipe whose closing ends the warm process.
@@ -53,9 +54,22 @@ def start(log: str | Path) -> None:
     Path(log).parent.mkdir(parents=True, exist_ok=True)
     with open(log, "wb") as output:
         command = [sys.executable, "-m", __name__, str(address)]
-        subprocess.Popen(command, stdin=read, stdout=output, stderr=output, start_new_session=True)
+        subprocess.Popen(
+            command, stdin=read, stdout=output, stderr=output, start_new_session=True, env=_with_large_pages(os.environ)
+        )
     os.close(read)
     os.environ[VARIABLE] = str(address)
+
+
+def _with_large_pages(environment: Mapping[str, str]) -> dict[str, str]:
+    """Let glibc ask for large pages, which spares a training step at micro scale a few percent. Others ignore it.
+
+    It is read when a process starts, so that a job can be given it only by what it is forked from.
+    """
+    given = environment.get(_TUNABLES, "")
+    if _LARGE_PAGES.partition("=")[0] in given:
+        return dict(environment)
+    return {**environment, _TUNABLES: ":".join(filter(None, (given, _LARGE_PAGES)))}
 
 
 def hand_over(arguments: Sequence[str]) -> int | None:

@@ -166,3 +166,12 @@ def test_without_a_warm_process_jobs_start_cold(monkeypatch, tmp_path):
     assert warm.hand_over(["train", "--help"]) is None
     monkeypatch.delenv(warm.VARIABLE)
     assert warm.hand_over(["train", "--help"]) is None
+
+
+def test_large_pages_are_asked_for_where_jobs_are_forked_and_a_users_own_choice_stays(driver):
+    settings = Path(f"/proc/{driver.pid}/environ").read_bytes().split(b"\0")
+    assert b"GLIBC_TUNABLES=glibc.malloc.hugetlb=1" in settings
+    own = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
+    assert warm._with_large_pages(own) == own
+    other = warm._with_large_pages({"GLIBC_TUNABLES": "glibc.malloc.perturb=1"})
+    assert other["GLIBC_TUNABLES"] == "glibc.malloc.perturb=1:glibc.malloc.hugetlb=1"

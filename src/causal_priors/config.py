@@ -102,12 +102,15 @@ def load_scale(path: str | Path) -> Scale:
 
     Raises `UserError` for anything outside the schema, and for sizes that cannot work together.
     """
-    data = load_yaml(path)
+    scale, name = make_scale(load_yaml(path), path), Path(path).stem
+    if scale.name != name:
+        raise refuse("differs from the file's name", file=path, key="name", value=scale.name, remedy=f"write {name}")
+    return scale
+
+
+def make_scale(data: Any, path: str | Path) -> Scale:
+    """Return the scale in `data` (already parsed). Raises `UserError` as `load_scale` does."""
     check_schema(data, "scale", path)
-    if data["name"] != Path(path).stem:
-        raise refuse(
-            "differs from the file's name", file=path, key="name", value=data["name"], remedy=f"write {Path(path).stem}"
-        )
     sizes = {
         name: Size(**{key: _plain(key, value) for key, value in size.items()}) for name, size in data["sizes"].items()
     }

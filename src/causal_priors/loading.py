@@ -23,16 +23,26 @@ from causal_priors.artifacts import (
     write_json,
     write_text,
 )
-from causal_priors.config import SCALES, load_scale
-from causal_priors.errors import refuse
+from causal_priors.config import SCALES, load_scale, make_scale
+from causal_priors.errors import UserError, refuse
 from causal_priors.model import Transformer
-from causal_priors.own_arms import MODULES, own_arm
+from causal_priors.own_arms import MODULES, check_types, own_arm
 from causal_priors.priors.base import LogPrior
 from causal_priors.runs import Run, parse_run
-from causal_priors.scale import Scale, Size
-from causal_priors.train.checkpoint import CARD, LOSSES, MODEL, POSITIONS, as_device, read_card, read_checkpoint
+from causal_priors.scale import Scale
+from causal_priors.train.checkpoint import (
+    CARD,
+    LOSSES,
+    MODEL,
+    POSITIONS,
+    Checkpoint,
+    as_device,
+    read_card,
+    read_checkpoint,
+)
 
 SCALE = "scale.json"
+_PARTS = {part.ref for arm in ARMS.values() for part in (arm.rotation, arm.log_prior) if part is not None}
 _README = """# {run}
 
 A trained run of causal-priors: `{model}` (weights), `{losses}` and `{positions}` (its history), `{card}` (what made it,
@@ -111,15 +121,14 @@ def load_run(
     """
     path = Path(folder)
     card = read_card(path)
-    try:
-        name, wanted, row = (card["parameters"][key] for key in ("run", "scale", "arm"))
-    except KeyError as error:
-        raise refuse("is not the card of a training run", file=path / CARD, key=str(error.args[0])) from None
+    name, wanted, row = (card["parameters"].get(key) for key in ("run", "scale", "arm"))
+    if not (isinstance(name, str) and isinstance(wanted, str) and isinstance(row, dict)):
+        raise refuse("is not the card of a training run: it names no run, scale or arm", file=path / CARD)
     scale = _scale_of(path, wanted)
     run = parse_run(name, scale)
     table_row = _arm_of(row, arm, path)
     checkpoint = read_checkpoint(run, scale, table_row, path)
-    model = as_device(checkpoint.model(run, scale, table_row), device, dtype)
+    model = as_device(_model(checkpoint, run, scale, table_row), device, dtype)
     return LoadedRun(model, table_row, run, scale, checkpoint.card)
 
 
@@ -152,7 +161,7 @@ def _scale_of(folder: Path, digest: str) -> Scale:
         data = read_json(own)
         if digest_of(data) != digest:
             raise refuse("differs from the digest in run.json", file=own, remedy="export the run again")
-        return Scale(**{**data, "sizes": {name: Size(**size) for name, size in data["sizes"].items()}})
+        return make_scale(data, own)
     for path in sorted(SCALES.glob("*.yaml")):
         scale = load_scale(path)
         if scale.digest() == digest:
@@ -165,18 +174,38 @@ def _arm_of(row: Mapping[str, Any], argument: str | Path | None, folder: Path) -
     """The arm of a card: the one given, the table's where the row is the same, else one built from the card."""
     if argument is not None:
         return own_arm(str(argument), set(ARMS)).arm
-    known = ARMS.get(str(row["key"]))
+    known = ARMS.get(str(row.get("key")))
     if known is not None and digest_of(known.resolved()) == digest_of(row):
         return known
-    parts = {name: None if row[name] is None else Part(**row[name]) for name in ("rotation", "log_prior")}
-    transport = None if row["transport"] is None else Transport(**row["transport"])
+    try:
+        parts = {name: None if row[name] is None else Part(**row[name]) for name in ("rotation", "log_prior")}
+        transport = None if row["transport"] is None else Transport(**row["transport"])
+        made = Arm(**{**row, **parts, "transport": transport, "source_name": "from its card", "exploratory": True})
+        check_types(made, folder / CARD)
+    except (KeyError, TypeError) as error:
+        raise refuse(f"describes no arm ({error})", file=folder / CARD, key="arm") from None
     for part in filter(None, parts.values()):
-        # A card is data: it may name what this package holds, and import nothing else.
-        if part.module.startswith(f"{MODULES}."):
-            file = part.module.partition(".")[2] + ".py"
-            raise refuse(
-                "was trained with an arm of its own", file=folder / CARD, remedy=f"give its file: arm={file!r}"
-            )
-        if not part.module.startswith("causal_priors."):
+        # A card is data: it may name parts that arms of this package have, and import nothing else.
+        if part.ref not in _PARTS:
+            if part.module.startswith(f"{MODULES}."):
+                file = part.module.partition(".")[2] + ".py"
+                raise refuse(
+                    "was trained with an arm of its own", file=folder / CARD, remedy=f"give its file: arm={file!r}"
+                )
             raise refuse("names a part outside this package", file=folder / CARD, key="arm", value=part.ref)
-    return Arm(**{**row, **parts, "transport": transport, "source_name": "from its card", "exploratory": True})
+    return made
+
+
+def _model(checkpoint: Checkpoint, run: Run, scale: Scale, arm: Arm) -> Transformer:
+    """The trained model. What a card or a scale made up, and its weights or parts do not fit, is told as its fault."""
+    size = run.budget(scale)
+    held = sum(weight.numel() for weight in checkpoint.weights.values())
+    if held < scale.vocabulary * size.width + size.non_embedding_parameters():
+        raise refuse("holds fewer numbers than a model of its scale", file=checkpoint.folder / MODEL)
+    try:
+        return checkpoint.model(run, scale, arm)
+    except Exception as error:
+        if isinstance(error, UserError) or arm in ARMS.values():
+            raise
+        problem = f"describes an arm that cannot be built ({error})"
+        raise refuse(problem, file=checkpoint.folder / CARD, key="arm") from error

@@ -120,30 +120,43 @@ def _check_row(arm: Arm, place: str, reserved: Collection[str]) -> None:
         raise wrong("key", "is not a key", "use a-z, 0-9 and single hyphens, as in my-prior")
     if arm.key in reserved:
         raise wrong("key", "is an arm of the registered study", "choose another key")
-    for key, kind, remedy in (
-        ("rotation", Part, "write a Part, such as ROPE"),
-        ("log_prior", Part, "write Part.of(YourClass)"),
-        ("transport", Transport, "write Transport(0.75)"),
-    ):
-        if not isinstance(getattr(arm, key), kind | None):
-            raise wrong(key, f"is not a {kind.__name__}", remedy)
-    if not (isinstance(arm.position_lr, int | float) and 0 < arm.position_lr < float("inf")):
-        raise wrong("position_lr", "is not a positive number", "it multiplies the model's learning rate")
+    check_types(arm, place)
     if arm.yarn and (arm.rotation is None or arm.rotation.ref != ROPE.ref):
         raise wrong("yarn", "needs RoPE, which this arm does not have", "set rotation to rope, or yarn to false")
     if arm.log_prior is not None and "tolerance" in arm.log_prior.options:
         raise wrong("log_prior", "takes a margin that theory chooses for a registered arm", "give the option margin")
+
+
+def check_types(arm: Arm, place: str | Path) -> None:
+    """Refuse a row with an entry of another type than the table's rows have. Raises `UserError`."""
+    for key, kind, remedy in (
+        ("rotation", Part, "write a Part, such as ROPE"),
+        ("log_prior", Part, "write Part.of(YourClass)"),
+        ("transport", Transport, "write Transport(0.75)"),
+        ("log_n", bool, "write True or False"),
+    ):
+        value = getattr(arm, key)
+        if not isinstance(value, kind if kind is bool else kind | None):
+            raise refuse(f"is not a {kind.__name__}", file=place, key=key, value=value, remedy=remedy)
+    for key in ("rotation", "log_prior"):
+        part = getattr(arm, key)
+        if part is not None and not (isinstance(part.ref, str) and isinstance(part.options, Mapping)):
+            raise refuse("is no reference with options", file=place, key=key, value=part, remedy="use Part.of")
+    rate = arm.position_lr
+    if not (isinstance(rate, int | float) and 0 < rate < float("inf")):
+        remedy = "it multiplies the model's learning rate"
+        raise refuse("is not a positive number", file=place, key="position_lr", value=rate, remedy=remedy)
     if arm.transport is not None:
         _check_transport(arm.transport, place)
 
 
-def _check_transport(transport: Transport, place: str) -> None:
-    if not 0 <= transport.strength < 1:
+def _check_transport(transport: Transport, place: str | Path) -> None:
+    if not (isinstance(transport.strength, int | float) and 0 <= transport.strength < 1):
         raise refuse("is outside [0, 1)", file=place, key="transport.strength", value=transport.strength)
     if transport.solver not in ("exact", "sweeps"):
         remedy = "use exact or sweeps"
         raise refuse("is not a solver", file=place, key="transport.solver", value=transport.solver, remedy=remedy)
-    if (transport.solver == "sweeps") != (transport.iterations is not None):
+    if not isinstance(transport.iterations, int if transport.solver == "sweeps" else type(None)):
         remedy = "give the number with solver sweeps only"
         raise refuse(
             f"does not go with solver {transport.solver}",

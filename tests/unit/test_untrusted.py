@@ -1,6 +1,6 @@
 """Files from elsewhere are data: nothing in them is executed, leads out of its folder, or fills the memory.
 
-Each loader, given anything at all, returns or raises one `UserError` of one line. Corpus files: test_data_documents.py.
+Fuzzing is in tests/fuzz; corpus files are in test_data_documents.py.
 """
 
 import ast
@@ -14,50 +14,25 @@ import tarfile
 import zipfile
 
 import helpers
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from causal_priors.arms import ARMS
-from causal_priors.artifacts import read_json, read_signed_json, sha256_file, write_json, write_signed_json
+from causal_priors.artifacts import read_json, sha256_file, write_signed_json
 from causal_priors.audit.run_chain import count_parameters
-from causal_priors.config import ROOT, SCALES, load_config, load_scale, scale_file
+from causal_priors.config import ROOT, load_config, scale_file
 from causal_priors.data.archives import read_members
-from causal_priors.data.corpus import read_corpus_card
-from causal_priors.data.shards import open_shards, spans
-from causal_priors.data.split import index_totals
-from causal_priors.data.tokenizer import load_tokenizer
 from causal_priors.errors import UserError, refuse, shown
-from causal_priors.prereg.decidable import check_decidable
-from causal_priors.prereg.ledger import check_references, load_amendments
 from causal_priors.prereg.protocol import load_protocols
 from causal_priors.prereg.seal import check_seals
-from causal_priors.prereg.verdict_tables import read_verdicts
 from causal_priors.runs import Run
-from causal_priors.tables import SCHEMAS, iter_table, read_metadata, read_table, write_table
-from causal_priors.theory.margin import read_margins
 from causal_priors.train.checkpoint import build_model, is_committed, read_card, read_checkpoint, save_weights
 from causal_priors.train.resume import STATE_FILE, load_state
 from causal_priors.yamlfile import load_yaml, parse_yaml
 
 SOURCE = ROOT / "src" / "causal_priors"
 NANO, RUN = helpers.scale("nano"), Run("S", "rope", 1, 0)
-FUZZ = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def outcome(load, *arguments):
-    """What `load` returns, or the text of its one error; any other exception goes through."""
-    try:
-        return load(*arguments)
-    except UserError as error:
-        text = str(error)
-        assert text
-        assert "\n" not in text
-        return text
 
 
 # Nothing is executed.
@@ -407,182 +382,3 @@ def test_weights_larger_than_a_model_can_be_are_not_read(tmp_path, trained):
         file.truncate(1 << 40)
     with pytest.raises(UserError, match=r"model\.safetensors: is larger than 1024 MB; rebuild it: snakemake"):
         read_run(folder)
-
-
-# Fuzzing: valid data with parts exchanged, then anything at all.
-
-SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**63) + 1, 2**63 - 1),
-    st.floats(allow_nan=False, allow_infinity=False),
-    st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12),
-    st.sampled_from(
-        ["rope", "log", "cap", "S", "C", "plain", "even", "..", "/etc", "0001-a", "A1", "2026-01-01", "loss"]
-    ),
-)
-ANYTHING = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("abcdeij_-", max_size=5), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-def places(data, place=()):
-    """Every place inside nested lists and mappings."""
-    yield place
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    for key, value in items:
-        yield from places(value, (*place, key))
-
-
-@st.composite
-def damaged(draw, data):
-    """`data` with some parts replaced, removed, doubled or exchanged."""
-    data = json.loads(json.dumps(data))
-    for _ in range(draw(st.integers(1, 3))):
-        found = list(places(data))[1:]
-        if not found:
-            break
-        *way, last = draw(st.sampled_from(found))
-        inside = data
-        for key in way:
-            inside = inside[key]
-        action = draw(st.sampled_from(["replace", "remove", "double", "add"]))
-        if action == "replace":
-            inside[last] = draw(ANYTHING)
-        elif action == "remove":
-            del inside[last]
-        elif isinstance(inside, list):
-            inside.append(json.loads(json.dumps(inside[last])))
-        else:
-            inside[draw(st.text("abcdeij_-", max_size=5))] = draw(ANYTHING)
-    return data
-
-
-@FUZZ
-@given(data=damaged(CONFIG) | ANYTHING)
-def test_any_config_is_loaded_or_refused(data):
-    outcome(load_config, data, "config.yaml")
-
-
-MICRO = load_yaml(SCALES / "micro.yaml")
-
-
-@FUZZ
-@given(data=damaged(MICRO) | ANYTHING)
-def test_any_scale_is_loaded_or_refused(tmp_path, data):
-    path = tmp_path / "micro.yaml"
-    path.write_text(yaml.safe_dump(data, allow_unicode=True), encoding="utf-8")
-    found = outcome(load_scale, path)
-    if not isinstance(found, str):
-        assert len(found.digest()) == 64
-
-
-@settings(FUZZ, max_examples=200)
-@given(text=st.text(max_size=200) | st.text("{}[]:,-&*!|>'\"#%@ \nab01.", max_size=80))
-def test_any_text_is_yaml_or_refused(text):
-    outcome(parse_yaml, text, "file")
-
-
-@settings(FUZZ, max_examples=60)
-@given(data=st.data())
-def test_any_register_is_loaded_or_refused(tmp_path, data):
-    register = tmp_path / "preregistration"
-    if not register.exists():
-        shutil.copytree(ROOT / "preregistration", register)
-    path = data.draw(st.sampled_from(sorted(register.rglob("*.yaml"))))
-    before = path.read_text(encoding="utf-8")
-    changed = data.draw(damaged(load_yaml(path)) | ANYTHING)
-    path.write_text(yaml.safe_dump(changed, allow_unicode=True), encoding="utf-8")
-
-    def load():
-        protocols = load_protocols(register)
-        check_references(protocols, register)
-        for protocol in protocols:
-            check_decidable(protocol)
-            load_amendments(protocol, "0" * 64, "2026-01-01")
-
-    try:
-        outcome(load)
-        outcome(check_seals, register)
-    finally:
-        path.write_text(before, encoding="utf-8")
-
-
-@settings(FUZZ, max_examples=60)
-@given(data=ANYTHING)
-def test_any_json_is_a_card_a_tokenizer_or_refused(tmp_path, data):
-    path = tmp_path / "card.json"
-    write_json(path, data)
-    for load in (read_signed_json, read_margins, read_corpus_card, load_tokenizer, read_verdicts):
-        outcome(load, path)
-    outcome(open_shards, tmp_path)
-    if isinstance(data, dict):
-        write_signed_json(path, data)
-        for load in (read_margins, read_corpus_card, load_tokenizer, read_verdicts):
-            outcome(load, path)
-        outcome(open_shards, tmp_path)
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    return helpers.write_shards(tmp_path_factory.mktemp("shards"), helpers.scale("nano"))
-
-
-@settings(FUZZ, max_examples=40)
-@given(data=st.data())
-def test_any_shards_are_opened_or_refused(tmp_path, shards, data):
-    card = json.loads((shards / "card.json").read_text())
-    del card["digest"]
-    for file in shards.iterdir():
-        if not (tmp_path / file.name).exists() and file.is_file():
-            shutil.copy(file, tmp_path)
-    write_signed_json(tmp_path / "card.json", data.draw(damaged(card)))
-    rows = read_table(shards / "documents.parquet", "documents")
-    place = data.draw(st.integers(0, len(rows) - 1))
-    for key in ("offset", "tokens"):
-        rows.loc[place, key] = data.draw(st.sampled_from([0, -1, 2**62, int(rows.loc[place, key])]))
-    write_table(rows, tmp_path / "documents.parquet", "documents")
-    outcome(open_shards, tmp_path)
-    for split in ("train", "heldout"):
-        outcome(spans, tmp_path, split)
-
-
-COLUMNS = {
-    "bytes": st.integers(-(2**62), 2**62) | st.none(),
-    "document": st.text(max_size=5) | st.none(),
-    "sha256": st.text(max_size=5) | st.none(),
-    "split": st.sampled_from(["train", "heldout", "duplicate", "", "x"]) | st.none(),
-}
-
-
-@settings(FUZZ, max_examples=40)
-@given(rows=st.lists(st.fixed_dictionaries(COLUMNS), max_size=4))
-def test_any_index_is_read_or_refused(tmp_path, rows):
-    frame = pd.DataFrame(rows, columns=SCHEMAS["corpus"].names).astype({"bytes": "Int64"})
-    write_table(frame, tmp_path / "index.parquet", "corpus")
-    outcome(index_totals, tmp_path / "index.parquet")
-
-
-@settings(FUZZ, max_examples=150)
-@given(data=st.data())
-def test_any_table_is_read_or_refused(tmp_path, data):
-    """Bytes of a good table changed; tables of other columns; metadata that is no text."""
-    good = tmp_path / "good.parquet"
-    if not good.exists():
-        write_table({"step": [1, 2], "loss": [1.0, 2.0], "lr": [0.1, 0.1], "grad_norm": [1.0, 1.0]}, good, "losses")
-    path = tmp_path / "table.parquet"
-    if data.draw(st.booleans()):
-        content = bytearray(good.read_bytes())
-        for _ in range(data.draw(st.integers(1, 4))):
-            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-        path.write_bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
-    else:
-        names = data.draw(st.lists(st.text(max_size=4), max_size=3, unique=True))
-        metadata = data.draw(st.dictionaries(st.sampled_from([b"kind", b"version", b"sha256", b"\xff"]), st.binary()))
-        pq.write_table(pa.table({name: [1] for name in names}).replace_schema_metadata(metadata), path)
-    for kind in ("losses", "evaluation"):
-        outcome(read_table, path, kind)
-        outcome(read_metadata, path, kind)
-        outcome(lambda kind=kind: list(iter_table(path, kind)))

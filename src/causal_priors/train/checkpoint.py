@@ -72,7 +72,7 @@ class Checkpoint:
 
         Raises `UserError` where the weights do not fit this run's arm and scale.
         """
-        model = build_model(run, scale, arm, self.card["parameters"]["margins"])
+        model = build_model(run, scale, arm, self.card["parameters"].get("margins"))
         try:
             model.load_state_dict(self.weights)
         except RuntimeError as error:

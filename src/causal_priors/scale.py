@@ -47,6 +47,11 @@ class Scale:
     max_corpus_repeats: float
     sizes: dict[str, Size]
 
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether it is one of those for a GPU: the others measure swapped biases in float64 (study.md 3)."""
+        return self.intervention_dtype != "float64"
+
     def digest(self) -> str:
         """sha256 of the scale's content (not of its comments)."""
         return digest_of(self.resolved())

@@ -25,6 +25,7 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def _with_large_pages(environment: Mapping[str, str]) -> dict[str, str]:
 def hand_over(arguments: Sequence[str]) -> int | None:
     """Run the command line in a child of the warm process and return its exit code; None: start cold."""
     address = os.environ.get(VARIABLE)
-    if not address or STAGES.isdisjoint(arguments):
+    if not address or STAGES.isdisjoint(arguments) or _in_team(arguments):
         return None
     try:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -101,6 +102,12 @@ def hand_over(arguments: Sequence[str]) -> int | None:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
+
+
+def _in_team(arguments: Sequence[str]) -> bool:
+    """Whether this process is one of several that train one run, or will start them."""
+    options = dict(pairwise(arguments))
+    return "RANK" in os.environ or options.get("--processes", "1") != "1"
 
 
 def _forward(child: int, number: int) -> None:

@@ -19,17 +19,20 @@ from torch import Tensor
 from causal_priors.attention.softmax import positions
 from causal_priors.priors.base import BoundPrior, Score
 
+GPU = "cuda"
 # A side of the square tiles of which a whole one can be skipped: FlexAttention's own.
 BLOCK = 128
 # Triton's matrix products want sides of 16 at least.
 LEAST_WIDTH = 16
 # Graphs of one process: as many shapes times with and without a gradient.
 _GRAPHS = 64
+# Not whatever else is installed.
+_OPTIONS = {"BACKEND": "TRITON"}
 
 
 def fits(q_BHTD: Tensor, prior: BoundPrior | None) -> bool:
     """Say whether `attention` is the way: a GPU, at most float32, and a log-prior with a score function."""
-    if prior is None or q_BHTD.device.type != "cuda" or q_BHTD.dtype == torch.float64:
+    if prior is None or q_BHTD.device.type != GPU or q_BHTD.dtype == torch.float64:
         return False
     return q_BHTD.shape[-1] >= LEAST_WIDTH and score_of(q_BHTD, prior) is not None
 
@@ -48,7 +51,8 @@ def attention(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, prior: BoundPrior)
         return score + bias(b, h, i, j)
 
     mask = causal_blocks(q_BHTD.shape[2], q_BHTD.device)
-    out_BHTD: Tensor = kernel(q_BHTD.device.type)(q_BHTD, k_BHTD, v_BHTD, score_mod=biased, block_mask=mask)
+    attend = kernel(q_BHTD.device.type)
+    out_BHTD: Tensor = attend(q_BHTD, k_BHTD, v_BHTD, score_mod=biased, block_mask=mask, kernel_options=_OPTIONS)
     return out_BHTD
 
 
@@ -70,17 +74,24 @@ def kernel(device: str) -> Callable[..., Any]:
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)
 def causal_blocks(length: int, device: torch.device) -> Any:
-    """FlexAttention's map of a causal window: of each row of tiles those below the diagonal count whole."""
+    """FlexAttention's map of a causal window: the tiles of each row, and which of them count whole.
+
+    Those below the diagonal do, but for the last row of a window that is no multiple of tiles.
+    """
     from torch.nn.attention.flex_attention import BlockMask
 
     count = -(-length // BLOCK)
     tile_N = torch.arange(count, dtype=torch.int32, device=device)
+    # Of a row's list of tiles only as many count as the number beside it says.
+    some_N, whole_N = torch.ones_like(tile_N), tile_N.clone()
+    some_NN, whole_NN = tile_N[:, None].repeat(1, count), tile_N.repeat(count, 1)
+    if length % BLOCK:
+        some_N[-1], some_NN[-1], whole_N[-1] = count, tile_N, 0
     return BlockMask.from_kv_blocks(
-        torch.ones_like(tile_N)[None, None],
-        # Of a row's list of tiles only as many count as the number beside it says.
-        tile_N[:, None].expand(count, count).contiguous()[None, None],
-        tile_N[None, None],
-        tile_N.expand(count, count).contiguous()[None, None],
+        some_N[None, None],
+        some_NN[None, None],
+        whole_N[None, None],
+        whole_NN[None, None],
         BLOCK_SIZE=BLOCK,
         mask_mod=_is_past,
         seq_lengths=(length, length),

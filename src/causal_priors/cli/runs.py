@@ -1,10 +1,14 @@
 """Commands of one run: train it, evaluate it, change its log-prior."""
 
 import argparse
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 from causal_priors.cli.options import Add, Command, packed_option, scale_of, study_options
+
+DEVICES = ("auto", "cpu", "cuda")
 
 
 def register(add: Add) -> None:
@@ -17,10 +21,17 @@ def register(add: Add) -> None:
         sub.set_defaults(command=_explained(command))
         sub.add_argument("--arm", help="an arm of one's own: a Python file, or a composition as JSON (exploratory)")
         sub.add_argument("--shards", type=Path, required=True, help="folder of the tokenised corpus")
+        sub.add_argument(
+            "--device", choices=DEVICES, default="auto", help="auto: a GPU at scales for one, if there is one"
+        )
         return sub
 
     sub = add_for_run("train", _train, "train one run, or continue it")
     sub.add_argument("--margins", type=Path, help="the margins file, for the arms that train with one")
+    sub.add_argument(
+        "--micro-batch", type=int, default=0, help="most tokens of a forward pass (default: 0, a whole step)"
+    )
+    sub.add_argument("--processes", type=int, default=1, help="train in so many processes, a GPU each, by torchrun")
     sub.add_argument("--out", type=Path, required=True, help="folder of the run")
 
     sub = add_for_run("evaluate", _evaluate, "evaluate one checkpoint at L, 2L, 4L and 8L")
@@ -42,13 +53,20 @@ def register(add: Add) -> None:
 
 
 def _run_of(options: argparse.Namespace, stage: str) -> dict[str, Any]:
-    """Return what every stage of a run is given: the run, its scale and arm, and the digest of the code."""
+    """Return what every stage of a run is given: the run, its scale and arm, the digest of the code, and the device."""
     from causal_priors.codedigest import code_digest
+    from causal_priors.devices import pick
     from causal_priors.study import find_run
 
     scale = scale_of(options)
     run, arm = find_run(options.run, scale, options.preregistration, options.arm)
-    return {"run": run, "scale": scale, "arm": arm, "code": code_digest(stage, arm)}
+    return {
+        "run": run,
+        "scale": scale,
+        "arm": arm,
+        "code": code_digest(stage, arm),
+        "device": pick(options.device, scale),
+    }
 
 
 def _explained(command: Command) -> Command:
@@ -66,10 +84,15 @@ def _explained(command: Command) -> Command:
 
 
 def _train(options: argparse.Namespace) -> None:
+    if options.processes > 1 and "RANK" not in os.environ:
+        from causal_priors.devices import become_team
+
+        become_team(options.processes, sys.argv[1:])
     given = _run_of(options, "train")
     from causal_priors.train.loop import train_stage
 
-    train_stage(**given, shards=options.shards, out=options.out, margins=options.margins)
+    micro_batch = options.micro_batch or None
+    train_stage(**given, shards=options.shards, out=options.out, margins=options.margins, micro_batch=micro_batch)
 
 
 def _evaluate(options: argparse.Namespace) -> None:

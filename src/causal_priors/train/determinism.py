@@ -28,6 +28,8 @@ def settle(device: str) -> float:
         _keep_freed_memory()
     else:
         torch.use_deterministic_algorithms(True, warn_only=True)
+        # It would also fill all memory that is about to be written.
+        torch.utils.deterministic.fill_uninitialized_memory = False
     return startup
 
 

@@ -1,4 +1,4 @@
-"""The pictures that the repository keeps: small, whole, and of the rules and figures that there are."""
+"""The pictures that the repository keeps: small, whole, and of the rules and figures that there are; the README's links."""
 
 import re
 
@@ -34,6 +34,14 @@ def test_the_rule_graph_shows_every_rule_of_the_study():
     assert shown == (rules - aside) | {"all"}
 
 
-def test_pictures_of_the_readme_are_there():
-    for name in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8")):
-        assert (ROOT / name).is_file()
+def test_links_and_pictures_of_the_readme_lead_somewhere():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    # As GitHub makes them: lower case, no punctuation, a dash for each space.
+    anchors = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in re.findall(r"(?m)^#+ (.+)$", text)}
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) > 30
+    for link in links:
+        if link.startswith("#"):
+            assert link[1:] in anchors
+        elif not link.startswith("https://"):
+            assert (ROOT / link).exists(), link

@@ -140,8 +140,11 @@ def compare_studies(a: Path, b: Path) -> list[str]:
 def _verdict(record: Record | None) -> str:
     if record is None:
         return _NONE
-    margin = "" if record["margin"] is None else f" ({record['margin']:+.4f})"
-    return f"{record['verdict']}{margin}"
+    margin = record["margin"]
+    if margin is None:
+        return str(record["verdict"])
+    digits = f"{margin:+.4f}" if margin == 0 or abs(margin) >= 1e-4 else f"{margin:+.1e}"
+    return f"{record['verdict']} ({digits})"
 
 
 def _same_tables(a: Sequence[Record], b: Sequence[Record]) -> list[str]:

@@ -12,6 +12,14 @@ def register(add: Add) -> None:
     sub.add_argument("card", type=Path, help="corpus card to write; the texts lie beside it")
     sub.add_argument("--archives", default="", help="folder that holds the archives, where there is no network")
 
+    sub = add(
+        "fetch", _fetch, "fetch files of a dataset of the Hugging Face hub into a folder, for corpus: in the config"
+    )
+    sub.add_argument("dataset", help="owner/name, for instance HuggingFaceFW/fineweb-edu")
+    sub.add_argument("--include", nargs="+", default=["*.parquet"], metavar="PATTERN", help="files to fetch")
+    sub.add_argument("--revision", default="main", help="commit, tag or branch")
+    sub.add_argument("--out", type=Path, required=True, help="folder")
+
     sub = add("index", _index, "check a corpus, and split it into training and held-out documents")
     texts_options(sub)
     sub.add_argument("--card", type=Path, help="card of the default corpus, to check the texts against")
@@ -51,6 +59,12 @@ def _corpus(options: argparse.Namespace) -> None:
     from causal_priors.data.corpus import corpus_stage
 
     corpus_stage(options.card, options.archives)
+
+
+def _fetch(options: argparse.Namespace) -> None:
+    from causal_priors.data.hub import fetch_dataset
+
+    fetch_dataset(options.dataset, options.out, options.include, options.revision)
 
 
 def _index(options: argparse.Namespace) -> None:

@@ -56,7 +56,11 @@ def corpus_files(folder: str | Path) -> CorpusFiles:
     """
     root = Path(folder)
     if not root.is_dir():
-        raise refuse("is not a folder", file=root, remedy="name a folder of .txt, .jsonl, .jsonl.gz or .parquet files")
+        remedy = (
+            "name a folder of .txt, .jsonl, .jsonl.gz or .parquet files; `python -m causal_priors fetch` makes one of a "
+            "dataset of the Hugging Face hub"
+        )
+        raise refuse("is not a folder", file=root, remedy=remedy)
     found: dict[str, Path] = {}
     ignored = []
     for path in _walk(root, root.resolve()):
@@ -298,3 +302,4 @@ _READERS: dict[str, Callable[[Path, str, str], Iterator[Document]]] = {
     ".jsonl.gz": _read_json_lines,
     ".parquet": _read_parquet,
 }
+KINDS = tuple(_READERS)

@@ -4,11 +4,14 @@ One process, one GPU. Jobs beside each other on a machine, and the processes of 
 process of this project holds there: the hold is a lock of the kernel's, which goes with its process however that ends.
 """
 
+import ctypes
 import fcntl
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +19,8 @@ from causal_priors.errors import refuse
 from causal_priors.progress import note
 from causal_priors.scale import Scale
 
+# Linux's number of the request to get a signal when the parent ends.
+_PR_SET_PDEATHSIG = 1
 # Locks last as long as they are open.
 _held: list[int] = []
 
@@ -64,3 +69,9 @@ def become_team(processes: int, arguments: Sequence[str]) -> NoReturn:
     """Become `torchrun`, which starts this command line in so many processes on this machine."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     os.execv(sys.executable, [sys.executable, *launcher, "-m", "causal_priors", *arguments])
+
+
+def end_with_launcher() -> None:
+    """Stop this process, as SIGTERM would, when the `torchrun` that started it is gone. Linux only."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

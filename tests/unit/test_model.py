@@ -40,6 +40,16 @@ def test_paper_sizes_have_the_source_s_parameter_counts(size, arm, expected):
     assert others == paper.sizes[size].non_embedding_parameters()
 
 
+@pytest.mark.parametrize("arm", ["rope", "alibi", "log", "log-gt1", "log-lt1", "cable", "cable-lr"])
+def test_every_arm_of_the_confirmation_has_what_the_source_says(arm):
+    paper = scale("paper")
+    with torch.device("meta"):
+        model = Transformer(paper.sizes["C"], paper.vocabulary, ARMS[arm], paper.sizes["C"].train_length, 0)
+    count = sum(parameter.numel() for name, parameter in model.named_parameters() if name != "embedding.weight")
+    # "99.2-99.5M"
+    assert 99.2 <= round(count / 1e6, 1) <= 99.5
+
+
 @pytest.mark.parametrize(
     ("arm", "per_layer"),
     [("rope", 0), ("nope", 0), ("rope-logn", 0), ("alibi", 0), ("log-fixed", 0), ("log", 12), ("log-gt1", 12),

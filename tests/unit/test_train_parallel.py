@@ -1,11 +1,13 @@
 """One run in several processes, and a step in several forward passes: the same training but for rounding."""
 
 import json
-import os
+import re
 import subprocess
 import sys
+import time
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from helpers import scale, write_shards
@@ -13,6 +15,7 @@ from model_cases import MARGINS
 
 from causal_priors import tables
 from causal_priors.arms import ARMS
+from causal_priors.artifacts import writer_lock
 from causal_priors.config import ROOT
 from causal_priors.data.batches import training_batch
 from causal_priors.data.shards import open_shards
@@ -126,9 +129,9 @@ def test_master_weights_and_moments_are_float32_and_take_updates_below_half_prec
     assert (gain != gain.bfloat16().float()).sum() > len(gain) / 2
 
 
-def start(shards, out, *options, **environment):
+def start(shards, out, *options, before=()):
     """`train` of nano from the command line."""
-    command = [sys.executable, "-m", "causal_priors", "train", RUN, "--scale", "nano"]
+    command = [sys.executable, "-m", "causal_priors", *before, "train", RUN, "--scale", "nano"]
     command += [
         "--preregistration",
         str(ROOT / "preregistration"),
@@ -138,9 +141,7 @@ def start(shards, out, *options, **environment):
         str(out),
         *options,
     ]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
-    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def columns(out):
@@ -158,6 +159,69 @@ def test_two_processes_train_the_run_of_one(shards, alone, tmp_path):
     card, expected = (json.loads((folder / "run.json").read_text()) for folder in (tmp_path / "run", alone))
     assert card["parameters"] == expected["parameters"]
     assert json.loads((tmp_path / "run" / "timing.json").read_text())["processes"] == 2
+
+
+@pytest.mark.slow
+def test_what_the_first_process_refuses_ends_the_others_in_silence(shards, tmp_path):
+    with writer_lock(tmp_path / "run"):
+        process = start(shards, tmp_path / "run", "--processes", "2", before=("--log", str(tmp_path / "log")))
+        said = process.communicate(timeout=300)[1]
+    assert process.returncode != 0, said
+    assert (tmp_path / "log").read_text().count("another process is writing here") == 1
+    assert (tmp_path / "log.1").read_text() == ""
+
+
+PROGRAM = """
+import dataclasses, sys
+from pathlib import Path
+from causal_priors.arms import ARMS
+from causal_priors.artifacts import writer_lock
+from causal_priors.config import load_scale, scale_file
+from causal_priors.devices import end_with_launcher
+from causal_priors.runs import Run
+from causal_priors.train.loop import train_stage
+
+end_with_launcher()
+nano = load_scale(scale_file("nano"))
+longer = dataclasses.replace(nano, sizes={**nano.sizes, "S": dataclasses.replace(nano.sizes["S"], steps=400)})
+train_stage(Run("S", "log", 1, 0), longer, ARMS["log"], Path(sys.argv[1]), Path(sys.argv[2]), "c" * 64, save_seconds=0.0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["torchrun", "a process"])
+def test_two_processes_go_on_after_a_kill_and_end_with_the_same_bytes(shards, tmp_path, killed):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+
+    def launch(out):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        return subprocess.Popen([*command, program, shards, out], stderr=subprocess.PIPE, text=True)
+
+    whole = launch(tmp_path / "whole")
+    assert whole.wait(300) == 0, whole.stderr.read()
+    cut = launch(tmp_path / "cut")
+    state = tmp_path / "cut" / "work" / "state.safetensors"
+    wait_for(state.exists)
+    workers = psutil.Process(cut.pid).children()
+    assert len(workers) == 2
+    (cut if killed == "torchrun" else workers[1]).kill()
+    assert cut.wait(60) != 0
+    wait_for(lambda: not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers))
+    assert not (tmp_path / "cut" / "run.json").exists()
+    again = launch(tmp_path / "cut")
+    said = again.communicate(timeout=300)[1]
+    assert again.returncode == 0, said
+    assert re.search(r"continues after step [1-9]\d* of 400", said)
+    for name in OUTPUTS:
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def wait_for(happened, seconds=120):
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 class TestHold:

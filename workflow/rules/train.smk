@@ -2,7 +2,8 @@
 # job that failed.
 #
 # gpu=1, here and wherever a model is run, matters only where a limit is set (`--resources gpu=1`) or a profile maps it
-# (workflow/profiles/slurm); without either it asks for nothing.
+# (workflow/profiles/slurm); without either it asks for nothing. `--set-resources train:gpu=4` trains each run on four GPUs
+# of a machine, `train:micro_batch=8192` takes so many tokens at a time (0: a step's): docs/gpu.md. Neither is part of a run.
 
 
 rule train:
@@ -24,6 +25,7 @@ rule train:
     resources:
         mem_mb=2000,
         gpu=1,
+        micro_batch=0,
     params:
         code=code_of("train"),
         options=f"--scale {SCALE} {REGISTER} --shards {DATA}/shards",
@@ -33,4 +35,4 @@ rule train:
         folder=lambda wildcards, output: Path(output.card).parent.as_posix(),
     shell:
         "python -m causal_priors --log {log} train {wildcards.run} {params.options} {params.margins} {params.arm}"
-        " --out {params.folder}"
+        " --out {params.folder} --processes {resources.gpu} --micro-batch {resources.micro_batch}"

@@ -8,7 +8,7 @@ from causal_priors.cli.options import Add
 def register(add: Add) -> None:
     """Declare the commands."""
     sub = add("bench", _bench, "measure speed and memory, as ratios within one run")
-    sub.add_argument("what", choices=["attention", "fold", "train", "transport"])
+    sub.add_argument("what", choices=["attention", "fold", "gpu", "train", "transport"])
     sub.add_argument("rest", nargs=argparse.REMAINDER, help="options of the benchmark")
 
 

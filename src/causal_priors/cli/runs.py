@@ -84,9 +84,11 @@ def _explained(command: Command) -> Command:
 
 
 def _train(options: argparse.Namespace) -> None:
-    if options.processes > 1 and "RANK" not in os.environ:
-        from causal_priors.devices import become_team
+    from causal_priors.devices import become_team, end_with_launcher
 
+    if "RANK" in os.environ:
+        end_with_launcher()
+    elif options.processes > 1:
         become_team(options.processes, sys.argv[1:])
     given = _run_of(options, "train")
     from causal_priors.train.loop import train_stage

@@ -92,8 +92,8 @@ SCHEMAS: dict[str, pa.Schema] = {
         ]
     ),
     # One row per quantity that experiment 0006 measured on one model (goat/). `test` and `task` say on what:
-    #   test         "copy" (mixtures of copies; task "mixture" | "two-back"), "retrieval" (task "passkey" | "needle"),
-    #                "sink" (task "text", held-out windows)
+    #   test         "copy" (mixtures of copies; task "mixture" | "two-back"), "retrieval" and "retrieval-longer" (task
+    #                "passkey" | "needle"), "sink" (task "text", held-out windows)
     #   quantity     copy: "loss", expected nats a target under the process given each context; "regret", the same above
     #                the best predictor's; "prior_key" u(j), "prior_lag" K(d), "prior_total" and "prior_probability" of
     #                the last row, index = j or d

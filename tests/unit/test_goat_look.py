@@ -30,10 +30,13 @@ def ids_of(length, windows=2):
     return torch.randint(VOCABULARY, (windows, length + 1), generator=torch.Generator().manual_seed(length))
 
 
-@pytest.mark.parametrize(("key", "length"), [*((key, 24) for key in ARMS_LOOKED_AT), ("goat", 1024), ("alibi", 2048)])
-def test_it_is_the_models_own_forward_pass(key, length):
+CASES = [*((key, 24, False) for key in ARMS_LOOKED_AT), ("goat", 1024, False), ("alibi", 2048, False)]
+
+
+@pytest.mark.parametrize(("key", "length", "wide"), [*CASES, ("ot-75", 24, True), ("alibi-ot", 24, True)])
+def test_it_is_the_models_own_forward_pass(key, length, wide):
     model, ids = model_of(key), ids_of(length)
-    final, layers = look(model, ids[:, :-1], 4)
+    final, layers = look(model, ids[:, :-1], 4, wide)
     with torch.inference_mode():
         losses, far = model(ids[:, :-1], ids[:, 1:], far=[(length, 4)])
     found = -log_probabilities(model, final).gather(-1, ids[:, 1:, None])[..., 0]

@@ -10,14 +10,15 @@ from helpers import scale, write_shards
 from causal_priors.arms import ARMS
 from causal_priors.cli import main
 from causal_priors.config import ROOT
-from causal_priors.goat import FIGURES, PAGE, TABLES
+from causal_priors.goat import FIGURES, LONGER, LONGER_TIMES, PAGE, RETRIEVAL, TABLES, fold
+from causal_priors.goat.collect import reach_table
 from causal_priors.goat.predictions import AS_PREDICTED, NOT_EVALUATED, OTHERWISE, Facts, check
 from causal_priors.goat.probe import probe_stage
 from causal_priors.goat.registered import load_design
 from causal_priors.tables import read_metadata, read_table
 
 REGISTER = ROOT / "preregistration"
-ARMS_RUN = ("nope", "goat", "alibi-ot")
+ARMS_RUN = ("nope", "alibi", "goat", "alibi-ot")
 
 
 @pytest.fixture(scope="module")
@@ -83,18 +84,59 @@ def test_tables_page_and_figures_are_written(made):
     assert "At this scale outcomes mean nothing" in page
     assert "| 0006-4 |" in page
     everything = read_table(made / "probes.parquet", "probes")
-    assert list(dict.fromkeys(everything["arm"])) == ["nope", "goat", "alibi-ot"]
-    assert "After the fact" in page
-    assert set(pd.read_csv(made / "two-back.csv")["arm"]) == {"nope", "goat"}
+    assert list(dict.fromkeys(everything["arm"])) == list(ARMS_RUN)
+    assert page.count("After the fact") == 2
+    assert "folded" not in page
+    assert set(pd.read_csv(made / "two-back.csv")["arm"]) == {"nope", "alibi", "goat"}
+    assert set(pd.read_csv(made / f"{LONGER}.csv")["arm"]) == {"alibi", "goat"}
     mixture = pd.read_csv(made / "mixture.csv")
     assert set(mixture["arm"]) == set(ARMS_RUN)
     assert (mixture["optimum"] < mixture["previous_only"]).all()
     assert np.allclose(mixture["share"], 1 - mixture["regret"] / (mixture["uniform"] - mixture["optimum"]))
-    # Three of fourteen arms ran: what reads another is not evaluated, and says which.
+    # Four of fourteen arms ran: what reads another is not evaluated, and says which.
     predictions = pd.read_csv(made / "predictions.csv", dtype=str).set_index("id")
     assert predictions.loc["0006-8", "outcome"] == NOT_EVALUATED
-    assert predictions.loc["0006-8", "observed"] == "alibi has no measurements"
+    assert predictions.loc["0006-8", "observed"] == "fox has no measurements"
     assert predictions.loc["0006-3", "outcome"] in (AS_PREDICTED, OTHERWISE)
+
+
+def test_longer_training_is_the_same_test_after_more_steps_and_without_sinks(made):
+    probes = read_table(made / "arms" / "alibi.parquet", "probes")
+    short, long = (probes[probes["test"] == name] for name in (RETRIEVAL, LONGER))
+    steps = [part[part["quantity"] == "training_loss"]["index"].max() for part in (short, long)]
+    assert steps[1] == LONGER_TIMES * steps[0]
+    keys = ["task", "quantity", "length", "depth"]
+    cells = [part[part["quantity"] != "training_loss"].groupby(keys)["value"].count() for part in (short, long)]
+    assert cells[0].equals(cells[1])
+    design = load_design(REGISTER, scale("nano"))
+    masses = probes[(probes["test"] == "sink") & (probes["quantity"] == "mass")]
+    assert len(masses) == len(design.sinks.lengths) * design.size.depth * design.size.heads
+
+
+def test_gain_and_gap_are_differences_of_means_at_the_ends():
+    rows = [
+        {"arm": "a", "task": task, "length": length, "depth": depth, "log_probability": value, "far_mass": value + 8.0}
+        for task, shift in (("passkey", 0.0), ("needle", 1.0))
+        for length, depth, value in ((16, 0.0, -1.0), (16, 1.0, -2.0), (64, 1.0, -3.0), (64, 0.0, -4.5 - shift))
+    ]
+    found = reach_table(pd.DataFrame(rows)).set_index("task")
+    assert found.loc["passkey", "gain"] == pytest.approx(np.log(90) - 1.5)
+    assert found.loc["needle", "gain"] == pytest.approx(np.log(10) - 1.5)
+    assert found["gap"].to_dict() == pytest.approx({"passkey": -1.5, "needle": -2.5})
+    assert found["far_mass"].to_dict() == pytest.approx({"passkey": 4.25, "needle": 3.75})
+
+
+def test_folding_is_said_in_the_log_the_table_and_the_page(made, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(fold, "FASTER_FROM", {"goat": 32, "linear": 1 << 20})
+    assert run(made, "goat", tmp_path / "goat.parquet") == 0
+    error = capsys.readouterr().err
+    assert [line for line in error.splitlines() if "folded" in line] == [
+        f"goat: at {length} tokens the log-prior is folded into query and key, without a bias" for length in (64, 32)
+    ]
+    assert read_metadata(tmp_path / "goat.parquet", "probes")["folded"] == "32 64"
+    given = ("goat-tables", str(tmp_path / "goat.parquet"), "--scale", "nano", "--preregistration", str(REGISTER))
+    assert main([*given, "--out", str(tmp_path)]) == 0
+    assert "in tokens where that is faster: goat at 32, 64." in (tmp_path / PAGE).read_text()
 
 
 def test_mistakes_are_told_in_one_line(made, tmp_path, capsys):

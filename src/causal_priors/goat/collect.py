@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from causal_priors.artifacts import atomic_path, write_text
-from causal_priors.goat import MIXTURE, PAGE, TWO_BACK
-from causal_priors.goat.design import Design
+from causal_priors.goat import LONGER, MIXTURE, PAGE, RETRIEVAL, TWO_BACK
+from causal_priors.goat.design import GUESS, Design
 from causal_priors.goat.mixture import Mixture
 from causal_priors.goat.page import page
 from causal_priors.goat.predictions import Facts, check
@@ -26,20 +26,22 @@ def collect_stage(design: Design, files: Sequence[Path], out: Path) -> dict[str,
     """
     order = {arm: number for number, arm in enumerate(design.arms)}
     paths = sorted(files, key=lambda path: order.get(path.stem, len(order)))
-    statuses = {path.stem: read_metadata(path, KIND).get("status", "unknown") for path in paths}
+    said = {path.stem: read_metadata(path, KIND) for path in paths}
     probes = pd.concat([read_table(path, KIND) for path in paths], ignore_index=True)
     tables = {
         MIXTURE: mixture_table(probes, MIXTURE, design.copy.mixture),
         TWO_BACK: mixture_table(probes, TWO_BACK, replace(design.copy.mixture, back=2)),
         "prior": prior_table(probes),
-        "retrieval": retrieval_table(probes),
+        RETRIEVAL: retrieval_table(probes, RETRIEVAL),
+        LONGER: retrieval_table(probes, LONGER),
         "sinks": sinks_table(probes),
         "margin": margin_table(),
     }
+    tables["reach"] = pd.concat([reach_table(tables[name]).assign(test=name) for name in (RETRIEVAL, LONGER)])
     facts = Facts(
         mixture=tables[MIXTURE],
         prior=tables["prior"][tables["prior"]["task"] == MIXTURE],
-        retrieval=tables["retrieval"],
+        retrieval=tables[RETRIEVAL],
         sinks=tables["sinks"],
         arms=design.arms,
         train_length=design.train_length,
@@ -49,7 +51,7 @@ def collect_stage(design: Design, files: Sequence[Path], out: Path) -> dict[str,
     for name, frame in tables.items():
         with atomic_path(out / f"{name}.csv") as temporary:
             frame.to_csv(temporary, index=False, float_format="%.8g", lineterminator="\n")
-    write_text(out / PAGE, page(tables, design, statuses))
+    write_text(out / PAGE, page(tables, design, said))
     return tables
 
 
@@ -69,13 +71,29 @@ def prior_table(probes: pd.DataFrame) -> pd.DataFrame:
     return rows[["arm", "task", "quantity", "layer", "head", "index", "value"]].reset_index(drop=True)
 
 
-def retrieval_table(probes: pd.DataFrame) -> pd.DataFrame:
+def retrieval_table(probes: pd.DataFrame, test: str) -> pd.DataFrame:
     """One row per arm, task, length and depth: means over examples. The data of the heat maps."""
     keys, names = ["arm", "task", "length", "depth"], ["log_probability", "correct", "far_mass"]
-    rows = _wide(probes, "retrieval", keys, names)
-    counted = probes[(probes["test"] == "retrieval") & (probes["quantity"] == "correct")]
+    rows = _wide(probes, test, keys, names)
+    counted = probes[(probes["test"] == test) & (probes["quantity"] == "correct")]
     counts = counted.groupby(keys).size().rename("examples").reset_index()
     return rows.merge(counts, on=keys, how="left")
+
+
+def reach_table(retrieval: pd.DataFrame) -> pd.DataFrame:
+    """One row per arm and task: whether it is learnt, and whether it reaches, with far mass at the longest windows.
+
+    gain: log-probability of the answer at the shortest windows above that of a guess among all answers, in nats; gap: at
+    the longest, that of the deepest item minus that of the nearest.
+    """
+    rows = []
+    for (arm, task), part in retrieval.groupby(["arm", "task"], sort=False):
+        lengths, longest = part["length"], part[part["length"] == part["length"].max()].sort_values("depth")
+        log_p = longest["log_probability"].to_numpy()
+        near = part[lengths == lengths.min()]["log_probability"].mean()
+        found = {"gain": near - GUESS[str(task)], "gap": log_p[0] - log_p[-1], "far_mass": longest["far_mass"].mean()}
+        rows.append({"arm": arm, "task": task, **found})
+    return pd.DataFrame(rows, columns=["arm", "task", "gain", "gap", "far_mass"])
 
 
 def sinks_table(probes: pd.DataFrame) -> pd.DataFrame:

@@ -1,10 +1,17 @@
 """What experiment 0006 does at one scale, as data. `registered` reads it from the sealed protocol. Imports no torch."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 from causal_priors.goat.mixture import Mixture
 from causal_priors.scale import Scale, Size
+
+PASSKEY, NEEDLE = "passkey", "needle"
+# Log-probability of the answer for who knows its form alone: two different digits, one digit.
+GUESS = {PASSKEY: -math.log(90), NEEDLE: -math.log(10)}
+# A task counts as learnt where the answer at L is by so many nats likelier than that.
+LEARNT = 1.0
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Figures of experiment 0006 from its tables, as SVG in the study's one style."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +8,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from causal_priors.goat import MIXTURE, TWO_BACK
-from causal_priors.goat.design import Design
+from causal_priors.goat import LONGER, LONGER_TIMES, MIXTURE, RETRIEVAL, TWO_BACK
+from causal_priors.goat.design import GUESS, LEARNT, Design
 from causal_priors.goat.sink import sensitivity
 from causal_priors.report.figures.save import write_figure
 from causal_priors.report.figures.theme import COLOURS, CONTEXT, INK, MUTED, WIDE, panels, style
-
-_CHANCE = {"passkey": np.log(1 / 90), "needle": np.log(1 / 10)}
 
 
 def draw_stage(tables: Mapping[str, pd.DataFrame], design: Design, out: Path) -> None:
@@ -23,7 +21,9 @@ def draw_stage(tables: Mapping[str, pd.DataFrame], design: Design, out: Path) ->
         MIXTURE: mixture(tables[MIXTURE], design),
         "prior": prior(tables["prior"], MIXTURE),
         f"prior-{TWO_BACK}": prior(tables["prior"], TWO_BACK),
-        "retrieval": retrieval(tables["retrieval"], design),
+        RETRIEVAL: retrieval({"": tables[RETRIEVAL]}, design.arms),
+        LONGER: retrieval({"": tables[RETRIEVAL], f" x{LONGER_TIMES}": tables[LONGER]}, tables[LONGER]["arm"].unique()),
+        "reach": reach(tables["reach"]),
         "sinks": sinks(tables["sinks"], design),
         "margin": margin(tables["margin"], tables["sinks"]),
     }
@@ -77,20 +77,26 @@ def prior(rows: pd.DataFrame, task: str) -> Figure:
     return figure
 
 
-def retrieval(rows: pd.DataFrame, design: Design) -> Figure:
-    """Heat maps of the answer's log-probability: depth down, length across; one per arm and task."""
-    tasks = list(dict.fromkeys(rows["task"]))
+def retrieval(tests: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> Figure:
+    """Heat maps of the answer's log-probability: depth down, length across; one per task, arm and test.
+
+    tests: rows by what is written behind the arm's name.
+    """
+    drawn = [
+        (f"{arm}{name}, {task}", rows[(rows["arm"] == arm) & (rows["task"] == task)], task)
+        for task in GUESS
+        for arm in arms
+        for name, rows in tests.items()
+    ]
     note = (
         "Colour: log-probability of the exact answer in nats, white at 0, darkest at a guess among all answers "
         "(passkey -4.5, needle -2.3) or less. Numbers: share of windows in which greedy decoding gives exactly the answer."
     )
     with style():
-        figure, places = panels(
-            WIDE, max(1, len(design.arms) * len(tasks)), 0.95, columns=7, left=0.34, gap=0.36, below=0.4, note=note
-        )
-        for place, (task, arm) in zip(places, [(task, arm) for task in tasks for arm in design.arms], strict=False):
-            _heat(place, rows[(rows["arm"] == arm) & (rows["task"] == task)], task)
-            place.set_title(f"{arm}, {task}", size=7.5)
+        figure, places = panels(WIDE, max(1, len(drawn)), 0.95, columns=7, left=0.34, gap=0.36, below=0.4, note=note)
+        for place, (title, rows, task) in zip(places, drawn, strict=False):
+            _heat(place, rows, task)
+            place.set_title(title, size=7.5)
     return figure
 
 
@@ -99,7 +105,7 @@ def _heat(place: Axes, rows: pd.DataFrame, task: str) -> None:
     if rows.empty:
         place.set(xticks=[], yticks=[])
         return
-    chance = _CHANCE.get(task, -1.0)
+    chance = GUESS[task]
     grid = rows.pivot_table(index="depth", columns="length", values="log_probability")
     hits = rows.pivot_table(index="depth", columns="length", values="correct")
     down, across = grid.shape
@@ -118,6 +124,29 @@ def _heat(place: Axes, rows: pd.DataFrame, task: str) -> None:
         place.text(across + 0.5, down + 0.5, text, size=5.5, ha="center", va="center", color="white" if dark else INK)
     place.set_xticks(np.arange(len(grid.columns)) + 0.5, [str(length) for length in grid.columns], size=6)
     place.set_yticks(np.arange(len(grid.index)) + 0.5, [f"{depth:g}" for depth in grid.index], size=6)
+
+
+def reach(rows: pd.DataFrame) -> Figure:
+    """Whether an arm that looks far finds what is far: far mass across, distant minus near items up; one panel a task."""
+    note = (
+        "At the longest windows: log-probability of an item at depth 0 minus that of one at depth 1, against far mass "
+        f"(w = L/8). Full and named: arms that learnt the task within L by {LEARNT:g} nat or more over a guess. Red: "
+        f"trained {LONGER_TIMES} times as long, after the fact."
+    )
+    with style():
+        figure, places = panels(WIDE, len(GUESS), 2.6, left=0.6, gap=1.0, note=note)
+        for place, task in zip(places, GUESS, strict=True):
+            part = rows[rows["task"] == task]
+            learnt = part["gain"] >= LEARNT
+            place.axhline(0.0, color=CONTEXT, linewidth=0.9)
+            place.plot(part["far_mass"][~learnt], part["gap"][~learnt], "o", color=MUTED, markerfacecolor="none")
+            for colour, test in zip(COLOURS, (RETRIEVAL, LONGER), strict=False):
+                some = part[learnt & (part["test"] == test)]
+                place.plot(some["far_mass"], some["gap"], "o", color=colour)
+                for arm, x, y in zip(some["arm"], some["far_mass"], some["gap"], strict=True):
+                    place.annotate(arm, (x, y), (4, 3), textcoords="offset points", size=7.5, color=colour)
+            place.set(title=task, xlabel="far mass", ylabel="distant minus near, nats", xlim=(-0.02, 1.12))
+    return figure
 
 
 def sinks(rows: pd.DataFrame, design: Design) -> Figure:

@@ -2,7 +2,7 @@
 
 Shape legend: B windows, T tokens, C width, H heads, R last query rows, S keys (S = T). Log weights are float64 and
 computed from float32 logits; where a row of a transport plan holds a zero, it counts as float32's smallest number.
-A prior is folded into query and key where that is faster (fold.py).
+A prior is folded into query and key where that is faster (fold.py); a caller says so where `folded` is true.
 """
 
 import math
@@ -39,13 +39,17 @@ class Rows:
 
 
 @torch.inference_mode()
-def look(model: Transformer, ids_BT: Tensor, rows: int) -> tuple[Tensor, list[Rows]]:
-    """Return the normed last residual stream [B, T, C], and the last `rows` rows of each layer's attention."""
+def look(model: Transformer, ids_BT: Tensor, rows: int, wide: bool = False) -> tuple[Tensor, list[Rows]]:
+    """Return the normed last residual stream [B, T, C], and the last `rows` rows of each layer's attention.
+
+    wide: solve a transport in float64. Few symbols, often repeated, make columns whose sums are too wide for float32,
+    where the solver's steps cycle until it gives up and takes float64 after all.
+    """
     x_BTC: Tensor = model.embedding(ids_BT)
     found = []
     for block in model.layers:
         q_BHTD, k_BHTD, v_BHTD, prior = block.place(*block.content(x_BTC))
-        mixed_BHTD, kept = _attend(block, q_BHTD, k_BHTD, v_BHTD, prior, rows)
+        mixed_BHTD, kept = _attend(block, q_BHTD, k_BHTD, v_BHTD, prior, rows, wide)
         x_BTC = block.finish(x_BTC, mixed_BHTD)
         found.append(kept)
     final_BTC: Tensor = model.final_norm(x_BTC)
@@ -83,10 +87,15 @@ def bound_slack(rows: Rows) -> Tensor:
     return rows.content_range - (rows.log_weights[..., 0] - rows.prior[..., 0]).abs()
 
 
-def _attend(block: Block, q: Tensor, k: Tensor, v: Tensor, prior: BoundPrior | None, rows: int) -> tuple[Tensor, Rows]:
+def _attend(
+    block: Block, q: Tensor, k: Tensor, v: Tensor, prior: BoundPrior | None, rows: int, wide: bool
+) -> tuple[Tensor, Rows]:
     length = q.shape[2]
     asked = range(length - rows, length)
     if block.arm.transport is not None:
+        if wide:
+            mixed, kept = _transported(q.double(), k.double(), v.double(), prior, block.arm.transport, asked)
+            return mixed.to(v.dtype), kept
         return _transported(q, k, v, prior, block.arm.transport, asked)
     if prior is not None and faster(prior, length):
         mixed = folded_attention(q, k, v, prior)

@@ -7,7 +7,8 @@ arm and the corpus: training batches and test windows are drawn from keys that h
 import dataclasses
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ from causal_priors.data.batches import training_batch
 from causal_priors.data.shards import Shards, check_vocabulary, open_shards
 from causal_priors.data.tokenizer import Tokenizer, load_tokenizer
 from causal_priors.errors import refuse
-from causal_priors.goat import AFTER_THE_FACT, MIXTURE, TWO_BACK
-from causal_priors.goat.design import Design
+from causal_priors.goat import LONGER, LONGER_ARMS, LONGER_TIMES, MIXTURE, RETRIEVAL, TWO_BACK, TWO_BACK_ARMS
+from causal_priors.goat.design import NEEDLE, PASSKEY, Design
 from causal_priors.goat.draws import Draws
 from causal_priors.goat.look import bound_slack, folded, log_probabilities, look, margin
 from causal_priors.goat.mixture import Mixture
-from causal_priors.goat.retrieval import NEEDLE, PASSKEY, Haystack, Tasks, Windows
+from causal_priors.goat.retrieval import Haystack, Tasks, Windows
 from causal_priors.goat.teach import Lesson, teach
 from causal_priors.model import Transformer
 from causal_priors.priors.fourier import Goat
@@ -37,7 +38,6 @@ from causal_priors.tables import SCHEMAS, write_table
 from causal_priors.train.determinism import settle
 
 KIND = "probes"
-RETRIEVAL = "retrieval"
 FINISHED = "finished"
 # Tokens of one forward pass.
 PASS_TOKENS = 4096
@@ -57,18 +57,12 @@ def probe_stage(arm: Arm, design: Design, shards: Path, tokenizer: Path, out: Pa
     if store.card["tokenizer"] != letters.digest:
         raise refuse("is not the tokenizer of the shards", file=tokenizer, remedy=rebuild(shards / "card.json"))
     table, seconds = _Table(arm.key, design.seed), {"startup": startup}
-    statuses: list[str] = []
-    mixtures = {MIXTURE: design.copy.mixture}
-    if arm.key in AFTER_THE_FACT:
-        mixtures[TWO_BACK] = dataclasses.replace(design.copy.mixture, back=2)
-    for task in (*mixtures, RETRIEVAL):
+    statuses = []
+    for name, part in _parts(arm, design, store, letters, table).items():
         began = time.process_time()
-        if task == RETRIEVAL:
-            status = _retrieves(arm, design, store, letters, table)
-        else:
-            status = _copies(arm, design, task, mixtures[task], table)
-        statuses += [] if status == FINISHED else [f"{task} {status}"]
-        seconds[task] = time.process_time() - began
+        status = part()
+        statuses += [] if status == FINISHED else [f"{name} {status}"]
+        seconds[name] = time.process_time() - began
     card = runcard.card(
         "goat",
         inputs={"shards": shards / "card.json", "tokenizer": tokenizer},
@@ -76,16 +70,35 @@ def probe_stage(arm: Arm, design: Design, shards: Path, tokenizer: Path, out: Pa
         parameters={"arm": arm.resolved(), "scale": design.scale.digest(), "seal": design.seal},
         code=code,
     )
-    status = "; ".join(statuses) or FINISHED
-    write_table(table.columns(), out, KIND, {"status": status, "card": canonical_json(card).decode()})
+    said = {"status": "; ".join(statuses) or FINISHED, "folded": " ".join(map(str, sorted(table.folded)))}
+    write_table(table.columns(), out, KIND, {**said, "card": canonical_json(card).decode()})
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     write_json(out.with_suffix(".timing.json"), {"cpu_seconds": seconds, "peak_memory_mb": peak})
 
 
+def _parts(
+    arm: Arm, design: Design, store: Shards, letters: Tokenizer, table: "_Table"
+) -> dict[str, Callable[[], str]]:
+    """What is done with this arm, by name: each part trains a model, adds its rows and returns how training ended."""
+    mixture, retrieval = design.copy.mixture, design.retrieval
+    parts: dict[str, Callable[[], str]] = {MIXTURE: partial(_copies, arm, design, MIXTURE, mixture, table)}
+    if arm.key in TWO_BACK_ARMS:
+        parts[TWO_BACK] = partial(_copies, arm, design, TWO_BACK, dataclasses.replace(mixture, back=2), table)
+    parts[RETRIEVAL] = partial(_retrieves, arm, design, RETRIEVAL, store, letters, table)
+    if arm.key in LONGER_ARMS:
+        steps = LONGER_TIMES * retrieval.steps
+        longer = dataclasses.replace(design, retrieval=dataclasses.replace(retrieval, steps=steps))
+        parts[LONGER] = partial(_retrieves, arm, longer, LONGER, store, letters, table)
+    return parts
+
+
 class _Table:
-    """Rows of kind "probes" for one arm."""
+    """Rows of kind "probes" for one arm, and the window lengths at which its log-prior was folded."""
+
+    folded: set[int]
 
     def __init__(self, arm: str, seed: int) -> None:
+        self.folded = set()
         self._same = {"arm": arm, "seed": seed, "depth": -1.0, "layer": -1, "head": -1, "index": -1}
         self.rows: list[dict[str, Any]] = []
 
@@ -100,6 +113,11 @@ class _Table:
             self.add(test, task, "training_loss", length, loss, step - done, index=step)
             done = step
         return FINISHED if lesson.diverged_at is None else f"diverged at step {lesson.diverged_at}"
+
+    def say_if_folded(self, model: Transformer, length: int) -> None:
+        if length not in self.folded and folded(model, length):
+            self.folded.add(length)
+            note(f"{model.arm.key}: at {length} tokens the log-prior is folded into query and key, without a bias")
 
     def columns(self) -> dict[str, list[Any]]:
         return {name: [row[name] for row in self.rows] for name in SCHEMAS[KIND].names}
@@ -122,10 +140,11 @@ def _copies(arm: Arm, design: Design, task: str, mixture: Mixture, table: _Table
         return status
     for multiple in test.lengths:
         n = multiple * length
+        table.say_if_folded(model, n)
         ids = mixture.sequences(Draws(_MIXTURE_TEST, n), test.sequences, n + 1)
         pairs = []
         for some in _passes(ids):
-            final, _ = look(model, torch.from_numpy(some[:, :-1]), 1)
+            final, _ = look(model, torch.from_numpy(some[:, :-1]), 1, wide=True)
             pairs.append(mixture.expected_losses(some, log_probabilities(model, final).numpy()))
         loss, best = (np.concatenate(part) for part in zip(*pairs, strict=True))
         table.add("copy", task, "loss", n, float(loss.mean()), loss.size)
@@ -158,8 +177,8 @@ def _learned_priors(model: Transformer, length: int, task: str, table: _Table) -
                     table.add("copy", task, quantity, length, value, 1, layer=layer, head=head, index=index)
 
 
-def _retrieves(arm: Arm, design: Design, store: Shards, letters: Tokenizer, table: _Table) -> str:
-    """Train on text with tasks, measure retrieval and sinks; return how training ended."""
+def _retrieves(arm: Arm, design: Design, name: str, store: Shards, letters: Tokenizer, table: _Table) -> str:
+    """Train on text with tasks, measure retrieval and, where that is as registered, sinks; return how training ended."""
     test, length = design.retrieval, design.train_length
     budget, tasks = design.budget(test.steps, test.windows), Tasks(test, letters)
     model = Transformer(budget, design.scale.vocabulary, arm, length, design.seed)
@@ -177,25 +196,31 @@ def _retrieves(arm: Arm, design: Design, store: Shards, letters: Tokenizer, tabl
         loss: Tensor = losses_NT.mean() + torch.cat([part.flatten() for part in answers]).mean()
         return loss
 
-    status = table.lesson("retrieval", "both", length, teach(model, budget, arm.position_lr, loss_of))
+    status = table.lesson(name, "both", length, teach(model, budget, arm.position_lr, loss_of))
     if status != FINISHED:
         return status
     hay = Haystack(np.asarray(store.heldout), letters)
     for multiple in test.lengths:
         n = multiple * length
-        if folded(model, n):
-            note(f"{arm.key}: at {n} tokens its log-prior is folded into query and key, one call without a bias")
+        table.say_if_folded(model, n)
         for number, depth in enumerate(test.depths):
             for task in (PASSKEY, NEEDLE):
                 draws = Draws(_TASKS_TEST + n, 2 * number + (task == NEEDLE))
-                _answers(model, tasks.windows(task, hay, draws, test.examples, n, depth), task, depth, table)
-    _sinks(model, design, hay, table)
+                windows = tasks.windows(task, hay, draws, test.examples, n, depth)
+                for example, (log_p, correct, far) in enumerate(_answers(model, windows)):
+                    found = {"log_probability": log_p, "correct": correct, "far_mass": far}
+                    for quantity, value in found.items():
+                        table.add(name, task, quantity, n, value, 1, depth=depth, index=example)
+    if name == RETRIEVAL:
+        _sinks(model, design, hay, table)
     return status
 
 
-def _answers(model: Transformer, windows: Windows, task: str, depth: float, table: _Table) -> None:
-    """Score the answers of one cell; decoding greedily gives exactly the answer iff each of its tokens is likeliest."""
-    n, example = windows.ids.shape[1] - 1, 0
+def _answers(model: Transformer, windows: Windows) -> Iterator[tuple[float, float, float]]:
+    """Per window: log-probability of the answer, whether greedy decoding gives exactly it, and far mass.
+
+    It does iff each of the answer's tokens is the likeliest.
+    """
     w = max(1, model.train_length // 8)
     for some in _passes(windows.ids):
         final, layers = look(model, torch.from_numpy(some[:, :-1]), w)
@@ -204,10 +229,7 @@ def _answers(model: Transformer, windows: Windows, task: str, depth: float, tabl
         chosen = log_p.gather(-1, right[..., None])[..., 0].sum(-1)
         correct = (log_p.argmax(-1) == right).all(-1)
         far = torch.stack([rows.far_mass(w) for rows in layers]).mean((0, 2))
-        for value, hit, mass in zip(chosen.tolist(), correct.tolist(), far.tolist(), strict=True):
-            for quantity, number in (("log_probability", value), ("correct", float(hit)), ("far_mass", mass)):
-                table.add("retrieval", task, quantity, n, number, 1, depth=depth, index=example)
-            example += 1
+        yield from zip(chosen.tolist(), correct.double().tolist(), far.tolist(), strict=True)
 
 
 def _sinks(model: Transformer, design: Design, hay: Haystack, table: _Table) -> None:

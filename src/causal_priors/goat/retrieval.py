@@ -12,10 +12,9 @@ import numpy as np
 
 from causal_priors.data.tokenizer import Tokenizer
 from causal_priors.errors import refuse
-from causal_priors.goat.design import RetrievalTest
+from causal_priors.goat.design import NEEDLE, PASSKEY, RetrievalTest
 from causal_priors.goat.draws import Draws
 
-PASSKEY, NEEDLE = "passkey", "needle"
 ANSWER_DIGITS = {PASSKEY: 2, NEEDLE: 1}
 DIGITS = 10
 

@@ -3,6 +3,8 @@
 import hashlib
 import http.server
 import json
+import re
+import shlex
 import sys
 import threading
 
@@ -10,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from causal_priors.cli import main
+from causal_priors.cli import main, parser
+from causal_priors.config import ROOT
 from causal_priors.data import hub
 from causal_priors.data.documents import iter_documents
 from causal_priors.data.hub import fetch_dataset
@@ -198,7 +201,9 @@ def test_no_network_ends_in_one_line_with_the_remedy(server, tmp_path, monkeypat
 
 def test_without_the_package_the_remedy_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match=r"huggingface_hub: is not installed; install it: pip install 'causal-priors"):
+    with pytest.raises(
+        UserError, match=r"huggingface_hub: is not installed; install it: pip install huggingface_hub; or fetch"
+    ):
         fetch_dataset("someone/texts", tmp_path / "texts")
 
 
@@ -215,3 +220,11 @@ def test_only_this_command_knows_the_hub():
 
     roots = [root for stage in STAGES.values() for root in stage]
     assert "causal_priors.data.hub" not in reached_modules(roots)
+
+
+def test_the_command_in_the_docs_is_one():
+    (line,) = [line for line in (ROOT / "docs" / "data.md").read_text().splitlines() if "causal_priors fetch" in line]
+    options = parser().parse_args(shlex.split(line)[3:])
+    assert options.include == ["sample/10BT/*.parquet"]
+    corpus = re.search(r"snakemake .*corpus=(\S+)", (ROOT / "docs" / "data.md").read_text())[1]
+    assert str(options.out) == corpus

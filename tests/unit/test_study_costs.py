@@ -18,7 +18,7 @@ from causal_priors.cli import main
 from causal_priors.config import ROOT, load_config
 from causal_priors.evaluate import measure
 from causal_priors.model import Transformer
-from causal_priors.report import plan
+from causal_priors.report import plan, text_cost
 from causal_priors.report.schedule import Course, Job, chains, longest_chain, play
 from causal_priors.runs import Run
 from causal_priors.scale import Scale, Size
@@ -194,6 +194,22 @@ def pipeline_jobs(name):
     ]
     text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", text, re.MULTILINE)}
+
+
+def test_the_plan_says_what_text_costs(capfd, monkeypatch):
+    # At 1 MB/s a core for reading and 0.5 for tokenising, a byte takes three microseconds of a core.
+    monkeypatch.setattr(text_cost, "INDEX_RATE", 1e6)
+    monkeypatch.setattr(text_cost, "TOKENISE_RATE", 0.5e6)
+    assert main(["plan", "--scale", "paper", *REGISTER]) == 0
+    found = re.findall(
+        r"  ([\d.]+) G tokens: ([\d.]+) GB of text, ([\d.]+) core hours.*, ([\d.]+) GB", capfd.readouterr().out
+    )
+    (row,) = [tuple(map(float, row)) for row in found]
+    assert row == (10, 47, pytest.approx(47e9 * 3e-6 / 3600, rel=0.01), 20)
+    assert main(["plan", "--scale", "mini", *REGISTER]) == 0
+    text = capfd.readouterr().out
+    # 65.5 million training tokens, read four times at most, at 4 bytes.
+    assert "  16.4 M tokens: 65.5 MB of text, 0.0546 core hours to check and tokenise, 32.8 MB of shards" in text
 
 
 def test_the_plan_is_printed_and_nothing_is_written(capfd, tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """A dataset of the Hugging Face hub as a folder of corpus files: fetched on request, never by the pipeline.
 
-`huggingface_hub` (optional: `pip install 'causal-priors[hub]'`) does the fetching, so its mirror, token and proxy
+`huggingface_hub` (optional: `pip install huggingface_hub`) does the fetching, so its mirror, token and proxy
 settings work here too. What is unusual: a branch is resolved to its commit once, and a call that is repeated stays at
 that commit; every file is checked against the size and digest that the hub lists for it, also one that was there before.
 """
@@ -148,7 +148,7 @@ def _client() -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
-        remedy = f"install it: pip install 'causal-priors[hub]'; or {_AT_HOME}"
+        remedy = f"install it: pip install huggingface_hub; or {_AT_HOME}"
         raise refuse("is not installed", file="huggingface_hub", remedy=remedy) from error
     return huggingface_hub
 

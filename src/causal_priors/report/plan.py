@@ -18,13 +18,14 @@ from causal_priors.artifacts import read_json
 from causal_priors.errors import UserError
 from causal_priors.prereg.ledger import load_published
 from causal_priors.report.schedule import Job, chains, longest_chain, play
+from causal_priors.report.text_cost import FINEWEB_EDU_SAMPLE, TextCost, text_cost
 from causal_priors.runs import EVALUATION_FACTORS, Run
 from causal_priors.scale import Scale, Size
 from causal_priors.study import Study
 
 WIDTH = 100
 _HOUR = 3600.0
-_FLOAT32, _TOKEN = 4, 2
+_FLOAT32 = 4
 # Passes of an evaluation: all windows of the longest length, and of each shorter one those that begin no longer one.
 PLAIN = tuple((1.0 if factor == EVALUATION_FACTORS[-1] else 0.5, factor) for factor in EVALUATION_FACTORS)
 # A resume state holds the weights and two moments of them.
@@ -277,11 +278,21 @@ def _disk(lines: Sequence[Line], study: Study) -> list[str]:
     longest = max(size.steps * size.tokens_per_step for size in scale.sizes.values())
     needed = longest / scale.max_corpus_repeats
     state = _bytes(_STATE_COPIES * largest)
+    # Beside what is needed, the corpus that study.md names for GPT-2's vocabulary.
+    corpora = (needed, FINEWEB_EDU_SAMPLE) if scale.tokenizer == "gpt2" else (needed,)
     return [
         f"Disk: {_bytes(kept)} of checkpoints, and up to {state} for the resume state of each run under way.",
-        f"Text: at least {_si(needed)} training tokens, read at most {scale.max_corpus_repeats:g} times "
-        f"({_bytes(needed * _TOKEN)} of shards), and {_si(scale.evaluation_tokens)} held-out ones.",
+        f"Text: at least {_si(needed)} training tokens, read at most {scale.max_corpus_repeats:g} times, and "
+        f"{_si(scale.evaluation_tokens)} held-out ones.",
+        *(_text_line(text_cost(tokens, scale)) for tokens in corpora),
     ]
+
+
+def _text_line(cost: TextCost) -> str:
+    return (
+        f"  {_si(cost.tokens)} tokens: {_bytes(cost.text)} of text, {_hours(cost.core_seconds)} core hours to check and "
+        f"tokenise, {_bytes(cost.shards)} of shards (twice while at it)"
+    )
 
 
 def _si(value: float) -> str:

@@ -205,6 +205,17 @@ def test_labels_stay_inside_where_there_is_room(places):
     assert (np.diff(moved) >= 10 - 1e-9).all()
 
 
+def test_labels_that_touch_are_set_in_together():
+    _, (place,) = theme.panels(theme.WIDE, 1, 2.0)
+    place.set(xlim=(0, 2), ylim=(0, 1))
+    # The middle one of the three stays where it is, and the hairlines of the others pass it.
+    heights = {"low": 0.1, "one": 0.69, "two": 0.7, "three": 0.71}
+    theme.label_ends(place, 1.0, [theme.Label(y, name, "black") for name, y in heights.items()])
+    starts = {text.get_text(): text.get_position()[0] for text in place.texts}
+    assert starts["one"] == starts["two"] == starts["three"] > starts["low"] > 0.5
+    assert len(place.lines) == 3
+
+
 def test_numbers_too_small_for_their_digits_are_written_in_powers():
     assert theme.signed(-0.0123, 3) == "−0.012"
     assert theme.signed(3e-14, 3) == "+3e−14"

@@ -31,6 +31,8 @@ class Child:
 
     def __init__(self, errors: Path, work: Callable[..., None], *arguments: object) -> None:
         self.errors = errors
+        # It may be killed before it opens the file.
+        errors.write_text("")
         self.process = SERVER.Process(target=_run, args=(errors, work, arguments))
         self.process.start()
 

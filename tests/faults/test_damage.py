@@ -22,6 +22,7 @@ from causal_priors.evaluate import evaluate_stage
 from causal_priors.intervene import intervene_stage
 from causal_priors.prereg.scoring import score_stage
 from causal_priors.prereg.verdict_tables import read_verdicts
+from causal_priors.report.source import source_stage
 from causal_priors.report.tables import summary_stage
 from causal_priors.runs import Run
 from causal_priors.tables import iter_table, read_table
@@ -74,6 +75,10 @@ def summary(at):
     summary_stage(tables(at), at / "new", at / "new.md")
 
 
+def source(at):
+    source_stage(at / "verdicts.json", at / "summary.csv", REGISTER, NANO, at / "runs", at / "new", at / "new.md")
+
+
 # Artefact: the stages that read it.
 READERS = {
     "corpus/text-003.txt": (index, tokenizer, shards),
@@ -89,6 +94,7 @@ READERS = {
     f"{FOLDER}/run.json": (evaluate, intervene),
     f"{FOLDER}/evaluation.parquet": (score, summary),
     f"{FOLDER}/cap.parquet": (score, summary),
+    "verdicts.json": (source,),
 }
 LIGHT = {
     "index.parquet": lambda path: list(iter_table(path, "corpus")),
@@ -146,6 +152,7 @@ def test_the_stage_that_reads_it_names_what_is_damaged_and_the_remedy(whole, tmp
     assert not (at / "new" / "run.json").exists()
     assert not (at / "new" / "card.json").exists()
     assert not (at / "new" / "verdicts.json").exists()
+    assert not (at / "new.md").exists()
 
 
 @pytest.mark.parametrize("name", LIGHT)

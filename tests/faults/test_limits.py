@@ -41,11 +41,16 @@ def evaluate(data, out):
     return "evaluate", RUN, *REGISTER, *folder, "--out", out / RUN / "evaluation.parquet"
 
 
+def intervene(data, out):
+    folder = ("--shards", data / "shards", "--folder", data / RUN, "--packed")
+    return "intervene", RUN, "cap", *REGISTER, *folder, "--out", out / RUN / "cap.parquet"
+
+
 def score(data, out):
     return "score", *REGISTER, data / RUN / "evaluation.parquet", "--out", out
 
 
-STAGES = (index, tokenizer, shards, train, evaluate, score)
+STAGES = (index, tokenizer, shards, train, evaluate, intervene, score)
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +100,29 @@ def test_a_full_disk_is_told_in_one_line_and_nothing_is_lost(data, tmp_path, mou
     before = content(out)
     assert "cannot be written" in refused(tmp_path, *stage(data, out))
     assert content(out) == before
+
+
+OUTPUTS = ("model.safetensors", "losses.parquet", "positions.parquet", "run.json")
+
+
+@pytest.mark.parametrize(
+    "sizes", [(24, 64), pytest.param(range(8, 240, 8), marks=pytest.mark.slow)], ids=["short", "long"]
+)
+def test_a_disk_that_fills_up_anywhere_in_training_takes_no_bit(data, tmp_path, mounted, sizes):
+    """Each time there is a little more room, so that another file is the one that does not fit."""
+    out = mounted("size=8k")
+    ended = []
+    for size in (*sizes, 4096):
+        subprocess.run(["mount", "-o", f"remount,size={size}k", out], check=True)
+        code, errors = Child(tmp_path / "stderr", cli, *train(data, out)).end()
+        ended.append(code)
+        assert code == 0 or errors.splitlines()[-1].startswith("error: "), errors
+        if code and (out / RUN / "run.json").exists():
+            pytest.fail(f"a card without its run at {size} KB: {errors}")
+    assert (ended[0], ended[-1]) == (2, 0)
+    assert [(out / RUN / name).read_bytes() for name in OUTPUTS] == [
+        (data / RUN / name).read_bytes() for name in OUTPUTS
+    ]
 
 
 @pytest.mark.parametrize("stage", STAGES)

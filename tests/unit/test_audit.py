@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 
+import helpers
 import numpy as np
 import planted_study
 import pyarrow as pa
@@ -14,10 +15,11 @@ from planted_study import SCALE
 from safetensors.numpy import load_file, save_file
 
 from causal_priors.artifacts import read_signed_json, sha256_file, write_json, write_signed_json
-from causal_priors.audit.findings import CANNOT_TELL, SOUND
+from causal_priors.audit.findings import BROKEN, CANNOT_TELL, SOUND
 from causal_priors.audit.stage import audit
 from causal_priors.cli import main
-from causal_priors.prereg.seal import seal
+from causal_priors.config import ROOT
+from causal_priors.prereg.seal import append_amendment, seal
 from causal_priors.prereg.verdict_tables import read_verdicts, write_verdicts
 from causal_priors.report.snapshot import FILES, snapshot
 from causal_priors.tables import read_metadata, read_table, write_table
@@ -325,6 +327,31 @@ def test_all_seals_made_again_are_caught_by_verdicts_and_by_the_history(reposito
     assert report.outcome == SOUND
     assert "results/nano is outside the history; they are in no commit" in report.text()
     assert "or made results before the seals and committed them after" in report.text()
+
+
+def test_amendments_are_listed_and_a_rewritten_one_is_caught(repository):
+    folder = repository / "preregistration" / "0002-position-screening"
+    for reason in ("A typo in a note of this test.", "Another one, two lines below."):
+        append_amendment(folder, "2026-11-30", ["0002-a"], reason)
+    git(repository, "commit", "--quiet", "-am", "Amend")
+    report = report_of(repository)
+    assert report.outcome == BROKEN
+    # Verdicts name the amendments they were scored with.
+    assert broken(report).keys() == {"tables -> verdicts", "verdicts -> tables for readers"}
+    planted_study.score(repository / "results/nano")
+    report = report_of(repository)
+    assert report.outcome == SOUND, report.text()
+    assert "Amendments:\n  0002, 2026-11-30, on 0002-a: A typo in a note of this test.\n" in report.text()
+    path = folder / "amendments.yaml"
+    path.write_text(path.read_text().replace("A typo", "An error"))
+    assert "the seal or an earlier amendment was rewritten" in broken(report_of(repository))["protocols -> seals"]
+
+
+def test_the_kept_results_of_this_repository_are_not_broken():
+    report = audit(ROOT / "results/reference/micro", helpers.scale("micro"), ROOT / "preregistration")
+    assert not broken(report), report.text()
+    assert report.outcome == CANNOT_TELL
+    assert next(link for link in report.links if link.name == "tables -> verdicts").checked > 100
 
 
 def test_results_older_than_a_seal_are_caught(repository):

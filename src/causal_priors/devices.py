@@ -66,9 +66,16 @@ def hold(names: Sequence[str], folder: Path) -> int | None:
 
 
 def become_team(processes: int, arguments: Sequence[str]) -> NoReturn:
-    """Become `torchrun`, which starts this command line in so many processes on this machine."""
+    """Become `torchrun`, which starts this command line in so many processes on this machine.
+
+    They inherit the log, which this process has opened; `torchrun` would take `--log` for one of its own options.
+    """
+    without = list(arguments)
+    if "--log" in without:
+        at = without.index("--log")
+        del without[at : at + 2]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    os.execv(sys.executable, [sys.executable, *launcher, "-m", "causal_priors", *arguments])
+    os.execv(sys.executable, [sys.executable, *launcher, "-m", "causal_priors", *without])
 
 
 def end_with_launcher() -> None:

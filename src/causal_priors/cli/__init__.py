@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser().parse_args(arguments)
         if options.log is not None:
             try:
-                terminal = _redirect(_own(options.log))
+                terminal = _redirect(options.log)
             except OSError as error:
                 return _say(f"error: {options.log}: cannot be written ({error.strerror})", None, 2)
         command: Command = options.command
@@ -108,12 +108,6 @@ def _lacks_memory(error: Exception) -> bool:
 
 def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:200]
-
-
-def _own(log: Path) -> Path:
-    """The log of this process: of several that train one run, only the first writes to the log itself."""
-    rank = os.environ.get("RANK", "0")
-    return log if rank == "0" else log.with_name(f"{log.name}.{rank}")
 
 
 def _redirect(log: Path) -> TextIO:

@@ -29,7 +29,7 @@ def settle(device: str) -> float:
     else:
         torch.use_deterministic_algorithms(True, warn_only=True)
         # It would also fill all memory that is about to be written.
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return startup
 
 

@@ -53,7 +53,7 @@ class Cut:
         share = self.windows // self.team.size
         ids_WT = torch.from_numpy(batch[self.team.rank * share : (self.team.rank + 1) * share]).to(device)
         total: Tensor | None = None
-        for ids_BT in ids_WT.split(self.together):
+        for ids_BT in ids_WT.split(self.together):  # type: ignore[no-untyped-call]
             loss = self._loss(model, ids_BT)
             torch.autograd.backward(loss)
             total = loss.detach() if total is None else total + loss.detach()

@@ -230,6 +230,17 @@ def _sweep(target: Path) -> None:
         space, number = path.name.split(".")[-3:-1]
         if number.isdigit() and not (_alive(int(number)) if space == process_space() else _fresh(path)):
             path.unlink(missing_ok=True)
+    if target.suffix == ".safetensors":
+        # The library writes beside its target under a name of its own; a folder with weights has one writer.
+        for path in target.parent.glob(".tmp??????"):
+            if _is_rest_of_tensors(path):
+                path.unlink(missing_ok=True)
+
+
+def _is_rest_of_tensors(path: Path) -> bool:
+    with open(path, "rb") as file:
+        start = file.read(10)
+    return not start or start[8:] == b'{"'
 
 
 def _fresh(path: Path) -> bool:

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 from causal_priors import artifacts, config, runs, yamlfile
 from causal_priors.errors import UserError, refuse
@@ -211,6 +213,15 @@ class TestFiles:
             assert "waiting up to 10 minutes for another process that writes here" in second.stderr.readline()
             assert second.poll() is None
         assert second.communicate(timeout=60)[0] == "in\n"
+
+    def test_what_a_killed_writer_of_weights_left_goes_and_nothing_else(self, tmp_path):
+        whole = safetensors.numpy.save({"w": np.zeros(9)})
+        for name, content in ((".tmpVf6sCw", whole[:40]), (".tmpAb1cD2", b""), (".tmpnotes1", b"mine")):
+            (tmp_path / name).write_bytes(content)
+        artifacts.write_bytes(tmp_path / "model.json", b"{}")
+        assert len(list(tmp_path.iterdir())) == 4
+        artifacts.write_bytes(tmp_path / "model.safetensors", whole)
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".tmpnotes1", "model.json", "model.safetensors"]
 
     def test_half_written_files_go_when_their_writer_is_gone(self, tmp_path):
         """Of another machine that cannot be seen; it counts as gone after a day."""

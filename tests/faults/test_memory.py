@@ -1,12 +1,15 @@
 """Memory: tokenising streams, whatever the corpus's size; evaluation grows with the window length as stated.
 
-Every measurement is the peak of a process of its own.
+Every measurement is the peak of a process of its own, with all that it forks.
 """
 
 import json
+import re
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +25,15 @@ def texts(size):
     generator = np.random.default_rng(0)
     letters = np.array(list("etaoinshrdlucmfwygpbvk"))
     lexicon = np.array(["".join(generator.choice(letters, size=n)) for n in generator.integers(2, 12, size=_WORDS)])
-    made = 0
+    # Documents differ in their first word only, from those of the round before: making them must not take the time.
+    bodies = [
+        " ".join(lexicon[np.minimum(generator.zipf(1.2, size=words), _WORDS) - 1])
+        for words in generator.choice([100, 2000, 15_000], size=60)
+    ]
+    made, number = 0, 0
     while made < size:
-        ranks = np.minimum(generator.zipf(1.2, size=generator.choice([100, 2000, 15_000])), _WORDS) - 1
-        text = " ".join(lexicon[ranks])
-        made += len(text)
+        text = f"{number} {bodies[number % len(bodies)]}"
+        made, number = made + len(text), number + 1
         yield text
 
 
@@ -58,13 +65,18 @@ def peak():
     with open("/proc/self/status") as status:
         return int(re.search(r"VmHWM:\\s+(\\d+)", status.read())[1]) * 1024
 """
-_STAGE = f"""{_PEAK}
-import sys
-from causal_priors.cli import main
-code = main(sys.argv[1:])
-print(peak())
-sys.exit(code)
-"""
+
+
+def memory_of(process):
+    """Bytes of memory of a process and its descendants; what several share counts once."""
+    try:
+        share = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{process}/smaps_rollup").read_text(), re.MULTILINE)
+        children = [file.read_text().split() for file in Path(f"/proc/{process}/task").glob("*/children")]
+    except OSError:
+        # It has ended.
+        return 0
+    own = int(share[1]) * 1024 if share else 0
+    return own + sum(memory_of(int(child)) for found in children for child in found)
 
 
 def run(program, *arguments):
@@ -76,39 +88,42 @@ def run(program, *arguments):
 
 
 def measured(*arguments):
-    """Run one stage; return the largest memory of its process in bytes, and the seconds it took."""
-    began = time.monotonic()
-    (peak,) = run(_STAGE, *arguments)
-    return peak, time.monotonic() - began
+    """Run one stage; return the largest memory of its processes together in bytes, and the seconds it took."""
+    command = [sys.executable, "-m", "causal_priors", *map(str, arguments)]
+    began, peak = time.monotonic(), 0
+    with tempfile.TemporaryFile("w+") as errors, subprocess.Popen(command, stderr=errors) as stage:
+        while stage.poll() is None:
+            peak = max(peak, memory_of(stage.pid))
+            time.sleep(0.02)
+        seconds = time.monotonic() - began
+        errors.seek(0)
+        assert stage.returncode == 0, errors.read()
+    return peak, seconds
 
 
-def tokenised(folder, scale, tokenizer=None):
+def tokenised(folder, scale, threads):
     """Index, tokenizer and shards of the corpus in `folder`/texts: {stage: (peak bytes, seconds)}."""
-    at, out = ("--texts", folder / "texts"), folder / "index.parquet"
-    found = {"index": measured("index", *at, "--packed", "--out", out)}
-    at = (*at, "--index", out, "--scale", scale)
-    if tokenizer is None:
-        tokenizer = folder / "tokenizer.json"
-        found["tokenizer"] = measured("tokenizer", *at, "--cache", folder, "--out", tokenizer)
-    options = ("--tokenizer", tokenizer, "--packed", "--allow-repeats", "--threads", 2, "--out", folder / "shards")
-    found["shards"] = measured("shards", *at, *options)
+    at, index, tokenizer = ("--texts", folder / "texts"), folder / "index.parquet", folder / "tokenizer.json"
+    found = {"index": measured("index", *at, "--packed", "--threads", threads, "--out", index)}
+    at = (*at, "--index", index, "--scale", scale)
+    found["tokenizer"] = measured("tokenizer", *at, "--cache", folder, "--out", tokenizer)
+    options = ("--tokenizer", tokenizer, "--packed", "--allow-repeats", "--threads", threads)
+    found["shards"] = measured("shards", *at, *options, "--out", folder / "shards")
     return found
 
 
-@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
-def test_five_times_the_text_takes_no_more_memory(tmp_path, write):
+@pytest.mark.parametrize("write", [write_jsonl, pytest.param(write_parquet, marks=pytest.mark.slow)])
+def test_four_times_the_text_takes_no_more_memory(tmp_path, write):
     peaks = []
-    for size in (4 * MEGABYTE, 20 * MEGABYTE):
+    for size in (10 * MEGABYTE, 40 * MEGABYTE):
         folder = tmp_path / str(size)
         folder.mkdir()
         write(folder / "texts", size)
-        # One tokenizer for both: its training is not what is measured here.
-        trained = tmp_path / str(4 * MEGABYTE) / "tokenizer.json"
-        peaks.append(tokenised(folder, "nano", trained if trained.exists() else None))
+        peaks.append(tokenised(folder, "nano", 1))
     for stage in ("index", "shards"):
         (small, _), (large, _) = (found[stage] for found in peaks)
-        # Less than the texts that were added: nothing keeps them.
-        assert large - small < 12 * MEGABYTE, (stage, small, large)
+        # Two thirds of the texts that were added: nothing keeps them.
+        assert large - small < 20 * MEGABYTE, (stage, small, large)
 
 
 @pytest.mark.slow
@@ -116,7 +131,7 @@ def test_five_times_the_text_takes_no_more_memory(tmp_path, write):
 def test_a_gigabyte_of_text_is_tokenised_in_less_than_a_gigabyte(tmp_path, write, capsys):
     size = 1000 * MEGABYTE
     write(tmp_path / "texts", size)
-    found = tokenised(tmp_path, "mini")
+    found = tokenised(tmp_path, "mini", 2)
     with capsys.disabled():
         for stage, (peak, seconds) in found.items():
             rate = size / MEGABYTE / seconds

@@ -29,6 +29,7 @@ CARRIERS = frozenset(
         "codedigest",
         "config",
         "errors",
+        "place",
         "progress",
         "remedies",
         "runcard",

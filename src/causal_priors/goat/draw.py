@@ -22,7 +22,9 @@ def draw_stage(tables: Mapping[str, pd.DataFrame], design: Design, out: Path) ->
         "prior": prior(tables["prior"], MIXTURE),
         f"prior-{TWO_BACK}": prior(tables["prior"], TWO_BACK),
         RETRIEVAL: retrieval({"": tables[RETRIEVAL]}, design.arms),
-        LONGER: retrieval({"": tables[RETRIEVAL], f" x{LONGER_TIMES}": tables[LONGER]}, tables[LONGER]["arm"].unique()),
+        LONGER: retrieval(
+            {"": tables[RETRIEVAL], f" x{LONGER_TIMES}": tables[LONGER]}, list(tables[LONGER]["arm"].unique())
+        ),
         "reach": reach(tables["reach"]),
         "sinks": sinks(tables["sinks"], design),
         "margin": margin(tables["margin"], tables["sinks"]),

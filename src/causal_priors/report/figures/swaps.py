@@ -33,7 +33,7 @@ def draw(tables: Tables, layout: Layout) -> Figure:
         place.spines["left"].set_visible(False)
     losses, masses = places
     losses.set(title="Change of the loss beyond L", xlabel="nats per token")
-    for edit in set(tables.swaps["edit"]):
+    for edit in tables.swaps["edit"].unique():
         block = [at for at, row in rows if row["edit"] == edit]
         losses.plot([0, 0], [min(block) - 0.6, max(block) + 0.6], color=MUTED, linewidth=0.8)
     masses.set(title="Far mass, before → after", xlabel="share of attention")

@@ -15,7 +15,8 @@ from planted_study import SCALE
 from safetensors.numpy import load_file, save_file
 
 from causal_priors.artifacts import read_signed_json, sha256_file, write_json, write_signed_json
-from causal_priors.audit.findings import BROKEN, CANNOT_TELL, SOUND
+from causal_priors.audit.findings import BROKEN, CANNOT_TELL, SOUND, Link
+from causal_priors.audit.run_chain import distinct
 from causal_priors.audit.stage import audit
 from causal_priors.cli import main
 from causal_priors.config import ROOT
@@ -258,6 +259,20 @@ def test_one_seed_under_two_names_is_caught_whatever_its_files_say(repository):
     assert f"{RUN} and {OTHER}: have one losses.parquet" in found["no run twice"]
     assert f"{RUN} and {OTHER}: have the same results" in found["no result twice"]
     assert "run card -> run" not in found
+
+
+def test_two_sizes_that_are_one_model_may_come_out_the_same():
+    """At nano S and C are; at micro they are not, and two seeds never are."""
+    for scale, other, fine in (
+        ("nano", "C-rope-L16-s0", True),
+        ("nano", "S-rope-L16-s1", False),
+        ("nano", "S-log-L16-s0", False),
+        ("micro", "C-rope-L64-s0", False),
+    ):
+        link = Link("no run twice")
+        first = "S-rope-L16-s0" if scale == "nano" else "S-rope-L64-s0"
+        distinct(link, {first: "a", other: "a"}, helpers.scale(scale), "have the same weights", str)
+        assert (not link.broken) == fine, (scale, other)
 
 
 def test_a_deleted_seed_is_caught(repository):

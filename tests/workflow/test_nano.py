@@ -31,6 +31,18 @@ def test_every_registered_test_has_a_verdict(study):
     assert flat["test_id"].tolist() == TESTS
 
 
+def test_an_audit_of_the_study_finds_nothing_broken(study):
+    found, _ = study
+    done = found.call("causal_priors", "audit", "--scale", "nano", "--json")
+    report = json.loads(done.stdout)
+    assert [link["name"] for link in report["links"] if link["broken"]] == []
+    # The archives lie elsewhere, and the copy is no git repository.
+    missing = [link["name"] for link in report["links"] if link["missing"]]
+    assert missing == ["archives -> corpus", "seals before results (git)"]
+    assert done.returncode == report["exit_code"] == 2
+    assert {link["name"]: link["checked"] for link in report["links"]}["registered tables"] == 112
+
+
 def test_the_summary_holds_every_run_and_length(study):
     found, _ = study
     table = pd.read_csv(found.folder / "results/nano/tables/summary.csv")

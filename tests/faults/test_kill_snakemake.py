@@ -9,83 +9,34 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import helpers
 import pytest
+from checkout import Checkout
 
-from causal_priors.config import ROOT
 from causal_priors.data.index import index_stage
 from causal_priors.data.tokenise import shards_stage
 from causal_priors.data.tokenizer import tokenizer_stage
 
 pytestmark = pytest.mark.workflow
 
-LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".snakemake", "results", "__pycache__", ".*_cache", ".hypothesis")
 NAME = "S-log-L16-s0"
 ONE = f"results/nano/runs/{NAME}/evaluation.parquet"
 STEPS = 4000
-TIMES = ("timing", "step_times", "report.html", "ro-crate-metadata.json")
 SHARDS = ("card.json", "train.bin", "heldout.bin", "documents.parquet")
 
 
-class Checkout:
-    """A copy of the repository in which Snakemake runs in a process group of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        shutil.copytree(ROOT, folder, ignore=LEFT_OUT)
-        self.folder = folder
-        self.started: list[subprocess.Popen] = []
+class Copy(Checkout):
+    """A copy in which Snakemake runs on all cores."""
 
     def start(self, *targets: str) -> subprocess.Popen:
-        environment = {**os.environ, "PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-        archives = helpers.default_corpus() / "archives"
-        command = [sys.executable, "-m", "snakemake", "--cores", "all", *targets]
-        command += ["--config", "scale=nano", f"corpus_archives={archives}"]
-        with open(self.folder / f"out-{len(self.started)}", "w") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env=environment,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self.started.append(process)
-        return process
-
-    def said(self, process: subprocess.Popen) -> str:
-        return (self.folder / f"out-{self.started.index(process)}").read_text()
+        return self.launch(["--cores", "all", *targets])
 
     def finish(self, *targets: str) -> str:
         process = self.start(*targets)
         assert process.wait(600) == 0, self.said(process)
         return self.said(process)
-
-    def kill(self, process: subprocess.Popen, *, group: bool) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            (os.killpg if group else os.kill)(process.pid, signal.SIGKILL)
-        process.wait(60)
-
-    def results(self) -> dict[str, bytes]:
-        """Every artefact: no logs, locks or links of kept runs, no times, and nothing that shows or lists times."""
-        root = self.folder / "results" / "nano"
-        left_out = {"logs", "benchmarks", "work"}
-        files = [path for path in root.rglob("*") if path.is_file() and not left_out & set(path.parts)]
-        return {
-            path.relative_to(root).as_posix(): path.read_bytes()
-            for path in files
-            if not any(part in path.name for part in TIMES) and not path.name.endswith("lock")
-        }
-
-    def logged(self) -> str:
-        """What the training job has told its log so far; Snakemake removes logs of earlier jobs."""
-        try:
-            return (self.folder / "results/nano/logs/train" / f"{NAME}.log").read_text()
-        except FileNotFoundError:
-            return ""
 
 
 def wait_for(seen, seconds=120):
@@ -98,7 +49,7 @@ def wait_for(seen, seconds=120):
 @pytest.fixture
 def checkout(tmp_path):
     """A copy of the repository; whatever was started in it is dead afterwards."""
-    found = Checkout(tmp_path / "copy")
+    found = Copy(tmp_path / "copy")
     yield found
     for process in found.started:
         found.kill(process, group=True)
@@ -136,28 +87,28 @@ def test_a_run_goes_on_from_its_last_step_under_the_next_snakemake(checkout):
     text = scale.read_text().replace("train_length: 16, steps: 5,", f"train_length: 16, steps: {STEPS},", 1)
     scale.write_text(text.replace("max_corpus_repeats: 4.0", "max_corpus_repeats: 1000.0"))
     first = checkout.start(ONE)
-    wait_for(lambda: "step" in checkout.logged())
+    wait_for(lambda: "step" in checkout.logged(NAME))
     refused_beside(checkout, first, ONE)
 
     # The driver alone: its job saves, ends, and leaves the folder to the next one.
     checkout.kill(first, group=False)
     third = checkout.start(ONE)
-    wait_for(lambda: "continues after step" in checkout.logged())
+    wait_for(lambda: "continues after step" in checkout.logged(NAME))
     assert "stopped by SIGTERM" in checkout.said(first)
 
     # The driver with its jobs.
     checkout.kill(third, group=True)
     checkout.finish(ONE)
 
-    disturbed = checkout.results()
+    disturbed = checkout.digests()
     shutil.rmtree(checkout.folder / "results")
     checkout.finish(ONE)
-    assert checkout.results() == disturbed
+    assert checkout.digests() == disturbed
 
 
 @pytest.mark.slow
 def test_a_study_killed_twenty_times_ends_as_one_left_alone(tmp_path):
-    disturbed, whole = Checkout(tmp_path / "disturbed"), Checkout(tmp_path / "whole")
+    disturbed, whole = Copy(tmp_path / "disturbed"), Copy(tmp_path / "whole")
     draw = random.Random(7)
     hits = 0
     for number in range(20):
@@ -173,4 +124,4 @@ def test_a_study_killed_twenty_times_ends_as_one_left_alone(tmp_path):
     assert hits >= 10
     disturbed.finish()
     whole.finish()
-    assert disturbed.results() == whole.results()
+    assert disturbed.digests() == whole.digests()

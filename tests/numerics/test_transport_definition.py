@@ -16,6 +16,7 @@ from causal_priors.attention.transport import (
     DistanceLogPrior,
     choose,
     interface,
+    newton,
     output_and_plan_rows,
     plan_rows,
     transport_attention,
@@ -275,3 +276,17 @@ def test_output_beside_plan_rows_is_the_output():
     whole = transport_attention(q, k, v, log_prior=prior, strength=0.75, impl="reference")
     torch.testing.assert_close(out, whole, rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(plan @ v, whole[:, :, 30:], rtol=1e-9, atol=1e-11)
+
+
+def test_a_block_whose_steps_cycle_is_soon_given_up(monkeypatch):
+    # Two symbols, each like itself alone: column sums too wide for float32, whose steps then cycle around the solution.
+    generator = torch.Generator().manual_seed(0)
+    symbols = torch.randint(2, (1, 1, 256), generator=generator)
+    x_BHTD = (torch.randn(2, 8, generator=generator) * 14**0.5)[symbols]
+    steps = []
+    power = newton.power
+    monkeypatch.setattr(newton, "power", lambda *args: (steps.append(args[0].dtype), power(*args))[1])
+    plan = plan_rows(x_BHTD, x_BHTD, None, 0.9, torch.arange(256))
+    assert torch.allclose(plan.sum(-1), torch.ones(1, 1, 256))
+    assert set(steps) == {torch.float32, torch.float64}
+    assert len(steps) < newton.MOST_STEPS

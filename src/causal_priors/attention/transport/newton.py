@@ -32,6 +32,9 @@ WIDEST = {torch.float32: 2.0**62, torch.float64: 1e150}
 # Steps in a itself are fastest but may cycle at strengths near one. If they do not halve the residual after these many,
 # the block goes on with damped ones, which are slower but do not cycle.
 LOG_STEPS = 3
+# In float32 the rounding of wide sums can stand above the tolerance, and the steps then cycle around the solution for good.
+# A residual that has not halved for this many steps is given up; on text no block that was solved took more than 4.
+STALLED_STEPS = 16
 MOST_STEPS = 200
 
 
@@ -236,6 +239,7 @@ class BlockSolver:
         factor_NRR, factor_NRX, own_NRR = factor_NXR[:, 1:], factor_NXR.mT, mass_NRS[:, :, keys - rows :]
         weight_NSR, shares_NRR = weight_NRS.mT, shares_NXR[:, 1:]
         residual, last_look, damped = torch.inf, False, False
+        lowest, lowered = torch.inf, 0
         for step in range(MOST_STEPS):
             torch.mul(small.ahead_XR[1:], u_NR[:, :, None], out=factor_NRR)
             torch.bmm(factor_NRX, rows_NXS, out=mass_NRS)
@@ -256,7 +260,9 @@ class BlockSolver:
             sums_NR = shares_NXR.sum(1)
             error_NR = (u_NR * sums_NR).log_()
             before, residual = residual, float(error_NR.abs().max())
-            if not residual < torch.inf:
+            if residual < lowest / 2:
+                lowest, lowered = residual, step
+            if not residual < torch.inf or step - lowered > STALLED_STEPS:
                 return None
             # At the noise floor of the sums a further step gains nothing.
             if residual <= self.tolerance or (residual <= 64 * self.tolerance and residual > before / 8):

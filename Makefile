@@ -32,7 +32,7 @@ verdicts: setup ## print the last verdict table
 test: lint ## the quick suite: lint, types, unit, numerics, a nano study through the Snakefile
 	$(PYTEST)
 
-test-all: lint $(if $(wildcard /usr/sbin/slurmctld),.venv/slurm) ## everything, the slow tests included
+test-all: lint .venv/fuzz $(if $(wildcard /usr/sbin/slurmctld),.venv/slurm) ## everything, the slow tests included
 	$(PYTEST) -m ""
 
 lint: setup-dev ## ruff, mypy, snakefmt, snakemake --lint
@@ -67,6 +67,11 @@ clean-all: ## remove every generated file, the corpus, caches and the environmen
 
 .venv/ready-dev: envs/dev.txt .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r envs/dev.txt
+	@touch $@
+
+# Not every Python and machine has a wheel of it; where there is none, its tests say so and are skipped.
+.venv/fuzz: envs/fuzz.txt | .venv/ready-dev
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: -r envs/fuzz.txt
 	@touch $@
 
 # Beside the environment, not in it: the plugin asks SLURM for its settings whenever Snakemake starts.

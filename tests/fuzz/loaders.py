@@ -1,7 +1,8 @@
 """Coverage-guided fuzzing of what reads files from elsewhere: `python tests/fuzz/loaders.py TARGET -runs=100000`.
 
-Needs `atheris` (pip install atheris; not among the project's requirements). Any exception but `UserError` ends the run with
-the input that caused it. Each target starts from a valid file, which is written into the folder of inputs.
+Needs `atheris` (envs/fuzz.txt, which `make test-all` installs where there is a wheel of it). Any exception but
+`UserError` ends the run with the input that caused it. Each target starts from a valid file, which is written into the
+folder of inputs.
 """
 
 import gzip

@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         importlib.util.find_spec("atheris") is None,
-        reason="atheris is not installed here; it is not among the requirements: pip install atheris",
+        reason="atheris is not installed here; pip install -r envs/fuzz.txt, which `make test-all` tries",
     ),
 ]
 

@@ -12,7 +12,7 @@ from causal_priors.goat import LONGER, LONGER_TIMES, MIXTURE, RETRIEVAL, TWO_BAC
 from causal_priors.goat.design import GUESS, LEARNT, Design
 from causal_priors.goat.sink import sensitivity
 from causal_priors.report.figures.save import write_figure
-from causal_priors.report.figures.theme import COLOURS, CONTEXT, INK, MUTED, WIDE, panels, style
+from causal_priors.report.figures.theme import COLOURS, CONTEXT, INK, MUTED, WIDE, Label, label_ends, panels, style
 
 
 def draw_stage(tables: Mapping[str, pd.DataFrame], design: Design, out: Path) -> None:
@@ -39,7 +39,7 @@ def mixture(rows: pd.DataFrame, design: Design) -> Figure:
     lengths = sorted(rows["length"].unique())
     note = (
         "0: a uniform guess; 1: the best predictor there is. Grey lines: the best that knows only the previous token "
-        "(dashed) or only the first (dotted). Losses are exact expectations given each context."
+        "(dashed) or only the first (dotted); here they coincide. Losses are exact expectations given each context."
     )
     with style():
         figure, places = panels(WIDE, max(1, len(lengths)), 2.4, left=0.9, gap=0.9, note=note)
@@ -51,7 +51,8 @@ def mixture(rows: pd.DataFrame, design: Design) -> Figure:
                 place.axvline(at, color=MUTED, linestyle=dashes, linewidth=0.8)
             place.plot(part["share"], range(len(part)), "o", color=COLOURS[0])
             place.set(title=f"{length} tokens", yticks=range(len(part)), yticklabels=part.index, xlabel="share closed")
-            place.set_xlim(min(0.0, float(part["share"].min()) - 0.05), 1.03)
+            lowest = min(float(((part["uniform"] - part[key]) / span).min()) for key in ("previous_only", "first_only"))
+            place.set_xlim(min(lowest, float(part["share"].min())) - 0.02, 1.01)
     return figure
 
 
@@ -145,8 +146,10 @@ def reach(rows: pd.DataFrame) -> Figure:
             for colour, test in zip(COLOURS, (RETRIEVAL, LONGER), strict=False):
                 some = part[learnt & (part["test"] == test)]
                 place.plot(some["far_mass"], some["gap"], "o", color=colour)
+                name, below = (f" x{LONGER_TIMES}", -10) if test == LONGER else ("", 3)
                 for arm, x, y in zip(some["arm"], some["far_mass"], some["gap"], strict=True):
-                    place.annotate(arm, (x, y), (4, 3), textcoords="offset points", size=7.5, color=colour)
+                    words = f"{arm}{name}"
+                    place.annotate(words, (x, y), (4, below), textcoords="offset points", size=7.5, color=colour)
             place.set(title=task, xlabel="far mass", ylabel="distant minus near, nats", xlim=(-0.02, 1.12))
     return figure
 
@@ -154,7 +157,8 @@ def reach(rows: pd.DataFrame) -> Figure:
 def sinks(rows: pd.DataFrame, design: Design) -> Figure:
     """Attention to key 0 by window length: one panel an arm, one line a head, one colour a layer."""
     note = (
-        "Mean over the last L/8 queries of held-out windows. Blue: first layer, red: second. Grey: 1/n, an even share."
+        "Mean over the last L/8 queries of held-out windows. Blue: first layer, red: second. Grey: 1/n, an even share. "
+        "A line that leaves its panel falls below one millionth."
     )
     with style():
         figure, places = panels(WIDE, len(design.arms), 0.95, columns=7, left=0.34, gap=0.36, below=0.4, note=note)
@@ -168,6 +172,7 @@ def sinks(rows: pd.DataFrame, design: Design) -> Figure:
                 place.plot(length, 1.0 / length, color=CONTEXT, linewidth=0.9)
                 place.set_xticks(length, [str(n) for n in length], size=6)
             place.set(xscale="log", yscale="log", ylim=(1e-6, 1.5), yticks=[1e-6, 1e-3, 1])
+            place.tick_params(axis="y", labelsize=6)
             place.minorticks_off()
             if len(part):
                 place.set_xticks(length, [str(n) for n in length], size=6)
@@ -180,17 +185,20 @@ def margin(theory: pd.DataFrame, rows: pd.DataFrame) -> Figure:
     note = (
         "Left: lines are exact, bands hold every content of range 1, dots are explicit softmaxes over drawn and worst "
         "contents. Middle: each head at each length against the margin of its log-prior alone; lines: theory at the "
-        "shortest and longest windows. Right: measured margins, one line a head; grey: growth like ln n, which keeps mass."
+        "shortest and longest windows. Right: measured margins, one line a head, not below -20; dashed: growth like ln n, "
+        "which keeps mass."
     )
     with style():
-        figure, (left, middle, right) = panels(WIDE, 3, 2.4, left=0.55, gap=0.55, note=note)
+        figure, (left, middle, right) = panels(WIDE, 3, 2.4, left=0.55, gap=0.9, note=note)
+        ends: list[Label] = []
         for colour, (factor, part) in zip(COLOURS, theory.groupby("factor"), strict=False):
             left.fill_between(part["keys"], part["lowest"], part["highest"], color=colour, alpha=0.12, linewidth=0)
-            left.plot(part["keys"], part["sensitivity"], color=colour, label=f"{factor:g} ln n")
+            left.plot(part["keys"], part["sensitivity"], color=colour)
+            ends.append(Label(float(part["sensitivity"].iloc[-1]), f"{factor:g} ln n", colour))
             for key in ("computed_low", "computed_high"):
                 left.plot(part["keys"], part[key], ".", color=colour, markersize=2.5)
         left.set(xscale="log", title="1 − p of a sink with margin c ln n", xlabel="keys n", ylim=(-0.02, 1.02))
-        left.legend(frameon=False, fontsize=7)
+        label_ends(left, float(theory["keys"].max()), ends)
         have = rows.dropna(subset=["prior_margin"])
         middle.set(title="1 − p against the prior's margin", xlabel="margin of the log-prior, nats", ylim=(-0.02, 1.02))
         right.set(title="margin of key 0", xlabel="window length", ylabel="nats", xscale="log")

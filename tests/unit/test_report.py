@@ -118,6 +118,21 @@ def test_a_stage_s_own_time_stands_before_the_sampled_one(tmp_path):
     ]
 
 
+def test_a_target_of_its_own_is_a_table_of_its_own(tmp_path):
+    for name in ("train/a", "goat/rope"):
+        path = tmp_path / "benchmarks" / f"{name}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("s\th:m:s\tmax_rss\tcpu_time\n60\t-\t300\t60\n")
+    own = tmp_path / "experiments" / "0006" / "arms" / "rope.timing.json"
+    own.parent.mkdir(parents=True)
+    own.write_text('{"cpu_seconds": {"startup": 6.0, "mixture": 84.0}, "peak_memory_mb": 400}')
+    study, other = timing_table(tmp_path).split("Target `experiment_0006`")
+    assert "| all | 1 | 1.0 | 100% | 0.0 | | | 300 |" in study
+    assert "goat" not in study
+    assert "| goat | 1 | 1.5 | 100% | 0.1 | 90.0 | 60.0 | 400 |" in other
+    assert "train" not in other
+
+
 def test_a_snapshot_of_an_unfinished_study_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"verdicts\.json: is not there; finish the study first"):
         snapshot(tmp_path / "micro", tmp_path / "reference")

@@ -5,6 +5,7 @@ take most of it write their own, which is exact and stands here where there is o
 """
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -12,13 +13,16 @@ from causal_priors.artifacts import read_json
 from causal_priors.errors import refuse
 
 _MINUTE = 60.0
-# Rule -> sidecar of a job, beside the artefact in the run's folder.
+# Rule -> sidecar of a job, beside its artefact.
 _SIDECARS = {
-    "train": "timing.json",
-    "evaluate": "evaluation.timing.json",
-    "intervene": "{edit}.timing.json",
-    "control": "control.timing.json",
+    "train": "runs/{run}/timing.json",
+    "evaluate": "runs/{run}/evaluation.timing.json",
+    "intervene": "runs/{run}/{edit}.timing.json",
+    "control": "runs/{run}/control.timing.json",
+    "goat": "experiments/0006/arms/{run}.timing.json",
 }
+# Rules of targets beside the default one: a table of their own.
+_APART = {"goat": "experiment_0006"}
 
 
 def timing_table(folder: str | Path) -> str:
@@ -27,7 +31,7 @@ def timing_table(folder: str | Path) -> str:
     Core minutes are CPU time of a rule's jobs, start-up of Python and of what it imports included; start-up is also given
     on its own, for the stages that write it down. The last line sets the sum beside the minutes from the start of the
     first job to the end of the last, by the files' times: what they say of a study that was interrupted is too long.
-    Raises `UserError` where there is no benchmark file.
+    Jobs of a target beside the default one are a second table. Raises `UserError` where there is no benchmark file.
     """
     root = Path(folder) / "benchmarks"
     files = sorted(root.rglob("*.tsv"))
@@ -37,8 +41,7 @@ def timing_table(folder: str | Path) -> str:
     for file in files:
         row = pd.read_csv(file, sep="\t", na_values="-").iloc[-1]
         rule = file.relative_to(root).parts[0].removesuffix(".tsv")
-        sidecar = _sidecar(Path(folder), rule, file.stem)
-        own = read_json(sidecar) if sidecar.is_file() else {}
+        own = _own(Path(folder), rule, file.stem)
         rows.append(
             {
                 "rule": rule,
@@ -51,6 +54,15 @@ def timing_table(folder: str | Path) -> str:
             }
         )
     jobs = pd.DataFrame(rows)
+    apart = jobs["rule"].map(_APART).fillna("")
+    parts = [_rules(jobs[apart == ""])] if (apart == "").any() else []
+    for target in sorted({*apart} - {""}):
+        table = _rules(jobs[apart == target])
+        parts.append(f"Target `{target}`, which the default one does not hold:\n\n{table}")
+    return "\n".join(parts)
+
+
+def _rules(jobs: pd.DataFrame) -> str:
     total, startup = jobs["cpu"].sum(), jobs["startup"].sum()
     lines = [
         "| rule | jobs | core minutes | share | of them start-up | core seconds a job | seconds a job | largest job, MB |",
@@ -75,6 +87,11 @@ def timing_table(folder: str | Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sidecar(folder: Path, rule: str, job: str) -> Path:
+def _own(folder: Path, rule: str, job: str) -> dict[str, Any]:
+    """What a stage wrote about its own times, empty where it wrote nothing."""
     run, _, edit = job.rpartition("-") if rule == "intervene" else (job, "", "")
-    return folder / "runs" / run / _SIDECARS.get(rule, "none").format(edit=edit)
+    sidecar = folder / _SIDECARS.get(rule, "none").format(run=run, edit=edit)
+    own: dict[str, Any] = read_json(sidecar) if sidecar.is_file() else {}
+    if isinstance(parts := own.get("cpu_seconds"), dict):
+        own |= {"cpu_seconds": sum(parts.values()), "startup_cpu_seconds": parts.get("startup", 0.0)}
+    return own

@@ -17,10 +17,9 @@ prior = ARMS[sys.argv[1]].log_prior.load()(Geometry(H * D, H, D, 1024), torch.Ge
 x, q, k = torch.randn(1, T, H * D), torch.randn(1, H, T, D), torch.randn(1, H, T, D)
 with torch.no_grad():
     bound = BoundPrior(prior, prior.tokens(x, q, k))
-    for block in softmax.row_blocks(T, H * T, q.device):
-        if block.start >= T - 512:
-            bias = softmax.masked_bias(bound, block, q)
-            assert bias.shape[1:] == (H, len(block), block.stop)
+    for block in softmax.row_blocks(range(T - 512, T), H * T, q.device):
+        bias = softmax.masked_bias(bound, block, q)
+        assert bias.shape[1:] == (H, len(block), block.stop)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 
@@ -28,5 +27,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["fox", "cable", "grape-a", "grape-ap", "goat"])
 def test_long_windows_stay_under_two_gigabytes(key):
-    done = subprocess.run([sys.executable, "-c", PROGRAM, key], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, key], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 2048

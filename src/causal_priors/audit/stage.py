@@ -69,7 +69,8 @@ def _beyond(evidence: Evidence, scale: Scale, runs: list[Run]) -> list[Finding]:
             f"that weights came out of training on these tokens from their seeds (run cards of {of_this} of {len(runs)} "
             "registered runs name the code of this checkout); on the CPU type that made them training gives the same "
             "bits",
-            again(f"runs/{example}/run.json"),
+            # With its folder: what lies in it would be put back rather than trained again.
+            f"rm -r {place / 'runs' / example}; {again(f'runs/{example}/run.json')}",
         ),
         Finding(
             "",

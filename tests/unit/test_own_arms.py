@@ -43,6 +43,16 @@ class Root(LogPrior):
 ROW = """
 ARM = Arm("root", "my own", rotation=ROPE, log_prior=Part.of(Root))
 """
+
+
+def inherited(parent):
+    """An arm file whose prior overrides `forward` alone, and not the other forms in which its parent gives biases."""
+    half = "\nclass Half(Parent):\n    def forward(self, context):\n        return super().forward(context) / 2\n"
+    module, name = parent.split(".")
+    head = f"{HEAD}from causal_priors.priors.{module} import {name} as Parent\n"
+    return head + half + ROW.replace("Root", "Half")
+
+
 TOTAL = "    def tokens(self, x, q, k):\n        return x.sum((1, 2))\n\n"
 WHOLE = HEAD + PRIOR + ROW
 
@@ -178,6 +188,13 @@ def test_wrong_compositions_are_refused_by_name(parts, message):
         (WHOLE.replace("[None, :, None, None]", "[:, None, None]"), "returns a bias of shape [4, 24, 24], not"),
         (WHOLE.replace("slope_H.dtype)", "torch.float64)"), "returns a bias in torch.float64, not in float32"),
         (WHOLE.replace("** self.power", "** -self.power"), "returns a bias that is not finite"),
+        (
+            WHOLE.replace("** self.power", ".sub(100).neg() ** self.power"),
+            "returns a bias that is not finite in windows of 192 tokens, 8 times as long",
+        ),
+        (inherited("distance.LogDistance"), "returns other biases from distance_form than from forward: override it"),
+        (inherited("distance.ALiBi"), "returns other biases from distance_form than from forward: override it"),
+        (inherited("path.ForgetGate"), "returns other biases from score than from forward: override it"),
         (WHOLE.replace("context.distance_RS", "context.distance"), "mine.py: line 15: raised AttributeError"),
         (WHOLE.replace("softplus(self.raw_H)", "softplus(self.raw_H.detach())"), "raw_H gets no gradient"),
         (
@@ -309,11 +326,11 @@ def test_a_run_is_of_the_arm_that_is_given(capfd):
 
 def test_what_the_code_of_a_file_raises_in_a_job_is_one_line(folder):
     """The prior is fine in the trial's windows and fails in longer ones."""
-    text = WHOLE.replace("        slope_H", "        assert len(context.j_S) < 30, 'too long'\n        slope_H", 1)
+    text = WHOLE.replace("        slope_H", "        assert len(context.j_S) < 200, 'too long'\n        slope_H", 1)
     (folder / "mine.py").write_text(text)
     arm = own_arm("mine.py", ARMS).arm
     with pytest.raises(UserError, match=r"^mine\.py: line 14: raised AssertionError: too long$"), explained("mine.py"):
-        build(arm)(*tokens(length=40))
+        build(arm)(*tokens(length=210))
 
 
 def test_the_registered_study_has_every_protocol_arm_reserved():

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from causal_priors.cli.belongs import check_corpus_of_run, check_scale_of_margins
 from causal_priors.cli.options import Add, Command, packed_option, scale_of, study_options
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -91,6 +92,8 @@ def _train(options: argparse.Namespace) -> None:
     elif options.processes > 1:
         become_team(options.processes, sys.argv[1:])
     given = _run_of(options, "train")
+    if options.margins:
+        check_scale_of_margins(options.margins, given["scale"])
     from causal_priors.train.loop import train_stage
 
     micro_batch = options.micro_batch or None
@@ -99,6 +102,7 @@ def _train(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     given = _run_of(options, "evaluate")
+    check_corpus_of_run(options.folder, options.shards)
     from causal_priors.evaluate import evaluate_stage
 
     evaluate_stage(
@@ -113,6 +117,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _intervene(options: argparse.Namespace) -> None:
     given = _run_of(options, "intervene")
+    check_corpus_of_run(options.folder, options.shards)
     from causal_priors.intervene import intervene_stage
 
     intervene_stage(
@@ -127,6 +132,7 @@ def _intervene(options: argparse.Namespace) -> None:
 
 def _control(options: argparse.Namespace) -> None:
     given = _run_of(options, "control")
+    check_corpus_of_run(options.folder, options.shards)
     from causal_priors.control import control_stage
 
     control_stage(**given, folder=options.folder, shards=options.shards, out=options.out, allow_packed=options.packed)

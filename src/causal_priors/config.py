@@ -22,6 +22,8 @@ from causal_priors.yamlfile import load_yaml
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = ROOT / "workflow" / "schemas"
 SCALES = ROOT / "workflow" / "config" / "scales"
+# The one status that a single scale has, and that scale.
+CONFIRMATORY, PAPER = "confirmatory", "paper"
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,9 @@ def make_scale(data: Any, path: str | Path) -> Scale:
     for name, size in sizes.items():
         _check_size(path, f"sizes.{name}", size)
     scale = Scale(**{**data, "max_corpus_repeats": float(data["max_corpus_repeats"]), "sizes": sizes})
+    if scale.status == CONFIRMATORY and scale.name != PAPER:
+        remedy = f"write exploratory: only the scale {PAPER} is of the sizes that the protocols were written for"
+        raise refuse("is not for this scale", file=path, key="status", value=scale.status, remedy=remedy)
     _check_evaluation(path, scale)
     return scale
 

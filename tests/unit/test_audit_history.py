@@ -6,32 +6,16 @@ import subprocess
 
 import planted_study
 import pytest
-from test_audit import broken, ease, git, report_of
+from audit_cases import broken, git, report_of
+from test_audit import ease
 
-from causal_priors.audit.findings import BROKEN, CANNOT_TELL, SOUND
+from causal_priors.audit.findings import BROKEN, CANNOT_TELL, SOUND, Report
 from causal_priors.audit.git import Git
-from causal_priors.prereg.seal import seal
+from causal_priors.audit.scale_history import check_scale
+from causal_priors.config import load_scale, scale_file
+from causal_priors.prereg.seal import append_amendment, seal
 
 LINK = "seals before results (git)"
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A repository with sealed protocols, and a study in it that no commit holds."""
-    folder = tmp_path_factory.mktemp("history")
-    planted_study.write_register(folder / "preregistration")
-    (folder / ".gitignore").write_text("results\ntexts\n")
-    git(folder, "init", "--quiet")
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "-m", "Seal")
-    planted_study.write_study(folder)
-    return folder
-
-
-@pytest.fixture
-def repository(whole, tmp_path):
-    """A copy to forge in."""
-    return shutil.copytree(whole, tmp_path / "copy")
 
 
 def seal_again(register):
@@ -141,3 +125,84 @@ def test_a_repository_made_of_an_archive_has_no_order(repository):
     planted_study.score(repository / "results/nano")
     git(repository, "commit", "--quiet", "-am", "Both")
     assert "after or beside results in" in broken(report_of(repository))[LINK]
+
+
+AMENDMENTS = "amendments in the history (git)"
+
+
+def amend(repository, day, reason="A typo in a note of this test."):
+    append_amendment(repository / "preregistration/0002-position-screening", day, ["0002-a"], reason)
+    planted_study.score(repository / "results/nano")
+
+
+def test_an_amendment_that_no_commit_holds_cannot_be_dated(repository):
+    amend(repository, "2026-11-29")
+    report = report_of(repository)
+    assert report.outcome == CANNOT_TELL, report.text()
+    assert "amendments.yaml: the amendment of 2026-11-29 on 0002-a is in no commit" in report.text()
+    git(repository, "commit", "--quiet", "-am", "Amend")
+    report = report_of(repository)
+    assert report.outcome == SOUND, report.text()
+    assert "0002-position-screening: the amendment of 2026-11-29 on 0002-a first stands in" in report.text()
+
+
+def test_an_amendment_dated_back_is_caught(repository):
+    amend(repository, "2026-11-29")
+    git(repository, "commit", "--quiet", "-am", "Amend", day="2026-12-01")
+    found = broken(report_of(repository))
+    assert found.keys() == {AMENDMENTS}
+    assert "of 2026-12-01: it was dated back" in found[AMENDMENTS]
+
+
+def test_an_amendment_after_results_that_is_dated_before_them_is_told(repository):
+    git(repository, "add", "--force", "results/nano/verdicts.json")
+    git(repository, "commit", "--quiet", "-m", "Results")
+    amend(repository, "2026-11-29")
+    git(repository, "commit", "--quiet", "-am", "Amend")
+    report = report_of(repository)
+    assert report.outcome == CANNOT_TELL, report.text()
+    assert "after results of" in report.text()
+    assert "whether it was written before them cannot be told" in report.text()
+
+
+def test_an_amendment_dropped_or_rewritten_with_a_chain_that_fits_is_caught(repository):
+    path = repository / "preregistration/0002-position-screening/amendments.yaml"
+    empty = path.read_text()
+    amend(repository, "2026-11-30")
+    git(repository, "commit", "--quiet", "-am", "Amend")
+    path.write_text(empty)
+    amend(repository, "2026-11-30", "Other words than the first ones.")
+    git(repository, "commit", "--quiet", "-am", "Amend again")
+    found = broken(report_of(repository))
+    assert found.keys() == {AMENDMENTS}
+    assert "no longer holds the amendment of 2026-11-30 that" in found[AMENDMENTS]
+
+
+def scale_report(path):
+    report = Report("results/nano", "nano")
+    check_scale(report, load_scale(path), path)
+    return report
+
+
+def test_a_scale_that_changed_after_results_or_in_no_commit_is_told(repository):
+    path = repository / "workflow/config/scales/nano.yaml"
+    path.parent.mkdir(parents=True)
+    shutil.copy(scale_file("nano"), path)
+    report = scale_report(path)
+    assert report.outcome == CANNOT_TELL
+    assert "nano.yaml: is in no commit" in report.text()
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "Scale")
+    git(repository, "add", "--force", "results/nano/verdicts.json")
+    git(repository, "commit", "--quiet", "-m", "Results")
+    assert scale_report(path).outcome == SOUND
+    # Words for readers change nothing that a result rests on.
+    path.write_text(f"# One more comment.\n{path.read_text()}")
+    assert "nano.yaml: differs from the one in HEAD" in scale_report(path).text()
+    git(repository, "commit", "--quiet", "-am", "Comment")
+    assert scale_report(path).outcome == SOUND
+    path.write_text(path.read_text().replace("minimum_blocks: 8", "minimum_blocks: 7"))
+    git(repository, "commit", "--quiet", "-am", "Another number")
+    report = scale_report(path)
+    assert report.outcome == CANNOT_TELL
+    assert "after or beside results in" in report.text()

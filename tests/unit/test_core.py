@@ -91,6 +91,7 @@ class TestScales:
                 "no multiple of heads",
             ),
             ("status: exploratory", "status: on", "'on': is read differently"),
+            ("status: exploratory", "status: confirmatory", "status = 'confirmatory': is not for this scale"),
             ("evaluation_tokens: 65536", "evaluation_tokens: 65537", "cannot be cut into blocks"),
             ("tokens_per_step: 1024", "tokens_per_step: 1000", "cannot be cut into windows"),
             ("name: micro", "name: macro", "differs from the file's name"),

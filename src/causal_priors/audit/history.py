@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from causal_priors.artifacts import read_json
+from causal_priors.audit.amendments import check_amendments
 from causal_priors.audit.evidence import Evidence
 from causal_priors.audit.findings import Link, Report
 from causal_priors.audit.git import Commit, Git
@@ -25,7 +26,7 @@ RESULTS = ("verdicts.json", "run.json", RUNS, "evaluation.parquet", "rows-*.parq
 
 
 def check_history(report: Report, evidence: Evidence, preregistration: Path) -> None:
-    """Add the link of the history: seals before results."""
+    """Add the links of the history: seals before results, and when amendments were written."""
     link = report.link("seals before results (git)")
     folder = preregistration.resolve()
     git = Git(folder)
@@ -42,6 +43,7 @@ def check_history(report: Report, evidence: Evidence, preregistration: Path) -> 
     else:
         link.notes.append("no commit holds a result yet")
     _place(link, git, evidence)
+    check_amendments(report, git, folder, results)
     return None
 
 

@@ -6,10 +6,11 @@ import pandas as pd
 import pytest
 
 from causal_priors.errors import UserError
+from causal_priors.report.data import weighted_mean
 from causal_priors.report.snapshot import FILES, snapshot
-from causal_priors.report.tables import arm_table, summarise
+from causal_priors.report.tables import arm_table, summarise, summary_stage
 from causal_priors.report.timings import timing_table
-from causal_priors.tables import SCHEMAS
+from causal_priors.tables import SCHEMAS, write_table
 
 
 def row(quantity, length, window, bin_, far_window, value, count, seed=0, variant="plain"):
@@ -77,6 +78,28 @@ def test_the_arm_table_shows_mean_and_spread(frame):
     text = arm_table(summarise(pd.concat([frame, other])))
     line = next(line for line in text.splitlines() if line.startswith("| S | log"))
     assert [cell.strip() for cell in line.split("|")[3:9]] == ["64", "2", "–", "4.000 (0.500)", "–", "–"]
+
+
+def test_a_value_that_is_no_number_is_not_averaged_away(frame, tmp_path):
+    broken = frame["value"].where((frame["bin"] != 1) | (frame["window"] != 1)).where(frame["value"] != 0.75)
+    seed = frame.assign(run="S-log-L64-s1", seed=1)
+    path, out = tmp_path / "evaluation.parquet", tmp_path / "summary.md"
+    rows = pd.concat([frame.assign(value=broken), seed], ignore_index=True)
+    write_table({name: rows[name].tolist() for name in SCHEMAS["evaluation"].names}, path, "evaluation")
+    summary_stage([path], tmp_path / "summary.csv", out)
+    found = pd.read_csv(tmp_path / "summary.csv").set_index("seed")
+    columns = ["loss", "loss_beyond", "far_mass_eighth", "far_mass_full"]
+    assert found.loc[0, columns].isna().tolist() == [True, True, True, False]
+    assert found.loc[1, columns].notna().all()
+    line = next(line for line in out.read_text().splitlines() if line.startswith("| S | log"))
+    assert [cell.strip() for cell in line.split("|")[5:9]] == ["–", "–", "–", "–"]
+    # What figures draw: bin 0 was measured, bin 1 was not.
+    assert weighted_mean(rows[rows["quantity"] == "loss"], ["seed", "bin"]).isna().tolist() == [
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_timings_sum_the_jobs_of_a_rule(tmp_path):

@@ -85,9 +85,9 @@ class _Measured:
         self._screening = self._all[own & (self._all["variant"] == "plain")]
 
     def mean(self, arm: str, column: str, multiple: int) -> float | None:
-        """Mean over seeds, None where nothing was measured."""
+        """Mean over seeds, None where nothing was measured or one seed's is not a number."""
         chosen = self._screening[(self._screening["arm"] == arm) & (self._screening["multiple"] == multiple)][column]
-        return None if chosen.dropna().empty else float(chosen.mean())
+        return None if chosen.empty or chosen.isna().any() else float(chosen.mean())
 
     def growth(self, arm: str) -> float | None:
         """Far mass at 8L minus far mass at L."""

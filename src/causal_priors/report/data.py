@@ -138,8 +138,8 @@ def _joined(frames: Iterable[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
 
 
 def weighted_mean(frame: pd.DataFrame, keys: list[str]) -> pd.Series:
-    """Mean of `value` over targets: each row weighs as many targets as it counts."""
-    weighed = frame.assign(total=frame["value"] * frame["count"]).groupby(keys)[["total", "count"]].sum()
+    """Mean of `value` over targets: each row weighs as many targets as it counts. Not a number where one row is not."""
+    weighed = frame.assign(total=frame["value"] * frame["count"]).groupby(keys)[["total", "count"]].sum(skipna=False)
     return weighed["total"] / weighed["count"]
 
 

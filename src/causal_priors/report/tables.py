@@ -33,7 +33,8 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
     """Return loss, loss beyond L (nats per target) and far mass per run, variant and length, from evaluation rows.
 
     Column `status` says "exploratory" of an arm that is not in the study's table. What an intervention measured before
-    its edit is left out: the checkpoint's own evaluation says it.
+    its edit is left out: the checkpoint's own evaluation says it. A mean over rows of which one is not a number is not
+    one either.
     """
     frame = frame[(frame["stage"] == "evaluate") | frame["variant"].isin(EDITS)]
     frame = frame.assign(status=frame["arm"].isin(list(ARMS)).map({True: REGISTERED, False: EXPLORATORY}))
@@ -42,13 +43,13 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
     masses = frame[frame["quantity"] == "far_mass"]
     for name, divisor in (("far_mass_eighth", 8), ("far_mass_full", 1)):
         chosen = masses[masses["far_window"] * divisor == masses["train_length"]]
-        columns[name] = chosen.groupby([*RUN_KEYS, "length"])["value"].mean()
+        columns[name] = chosen.groupby([*RUN_KEYS, "length"])["value"].mean(skipna=False)
     return pd.DataFrame(columns).reset_index().sort_values([*RUN_KEYS, "length"], ignore_index=True)
 
 
 def _weighted_mean(rows: pd.DataFrame) -> pd.Series:
     keys = [rows[key] for key in [*RUN_KEYS, "length"]]
-    total = (rows["value"] * rows["count"]).groupby(keys).sum()
+    total = (rows["value"] * rows["count"]).groupby(keys).sum(skipna=False)
     return total / rows["count"].groupby(keys).sum()
 
 
@@ -75,8 +76,8 @@ def arm_table(runs: pd.DataFrame) -> str:
 
 
 def _spread(values: pd.Series) -> str:
-    return f"{values.mean():.3f} ({values.max() - values.min():.3f})"
+    return "–" if values.isna().any() else f"{values.mean():.3f} ({values.max() - values.min():.3f})"
 
 
 def _mean(values: pd.Series) -> str:
-    return "–" if values.isna().all() else f"{values.mean():.3f}"
+    return "–" if values.isna().any() else f"{values.mean():.3f}"

@@ -162,7 +162,7 @@ def _arms(summary: Path) -> dict[str, float]:
     frame = pd.read_csv(summary)
     frame = frame[(frame["variant"] == "plain") & (frame["length"] == 8 * frame["train_length"])]
     frame = frame.assign(multiple=frame["train_length"] // frame.groupby("size")["train_length"].transform("min"))
-    means = frame.groupby(["size", "multiple", "arm"])["loss"].mean().reset_index().to_dict("records")
+    means = frame.groupby(["size", "multiple", "arm"])["loss"].mean(skipna=False).reset_index().to_dict("records")
     base = {(row["size"], row["multiple"]): row["loss"] for row in means if row["arm"] == "rope"}
     return {
         f"{row['size']} {row['arm']}" + (f", {row['multiple']} x L" if row["multiple"] > 1 else ""): loss - against

@@ -114,7 +114,7 @@ def _lines(frame: pd.DataFrame, order: Sequence[str], lengths: bool = False) -> 
 
 
 def _mean(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.groupby("x")["y"].mean().reset_index()
+    return rows.groupby("x")["y"].mean(skipna=False).reset_index()
 
 
 def _draw(place: Axes, panel: _Panel, last: float, number: Callable[[float], str]) -> None:

@@ -144,8 +144,8 @@ def _seed(seed: int, name: str, cards: Mapping[str, Mapping[str, Any]]) -> tuple
 
 def _mean(plain: pd.DataFrame, size: str, arm: str, length: int, factor: int) -> str:
     chosen = plain[(plain["size"] == size) & (plain["arm"] == arm) & (plain["train_length"] == length)]
-    losses = chosen.loc[chosen["length"] == factor * length, "loss"].dropna()
-    return f"{losses.mean():.3f}" if len(losses) else "–"
+    losses = chosen.loc[chosen["length"] == factor * length, "loss"]
+    return "–" if losses.empty or losses.isna().any() else f"{losses.mean():.3f}"
 
 
 def arm_rows(lengths: pd.DataFrame) -> list[tuple[str, str, str]]:

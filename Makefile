@@ -15,7 +15,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 setup: .venv/ready ## make the environment in .venv
-setup-dev: .venv/ready-dev
+setup-dev: .venv/ready-dev ## the same, with what tests and benchmarks need
 
 reproduce: setup ## run the whole study at SCALE and print the verdicts
 	VERDICTS=later $(SNAKEMAKE)
@@ -36,8 +36,8 @@ test-all: lint .venv/fuzz $(if $(wildcard /usr/sbin/slurmctld),.venv/slurm) ## e
 	$(PYTEST) -m ""
 
 lint: setup-dev ## ruff, mypy, snakefmt, snakemake --lint
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint

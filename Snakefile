@@ -78,8 +78,11 @@ onstart:
 # prints it itself, also where nothing was left to do.
 onsuccess:
     asked = [f"{OUT}/experiments/{name}" for name in STUDY.experiments if f"experiment_{name}" in sys.argv]
-    for folder in [] if environ.get("VERDICTS") == "later" else asked or [OUT]:
+    apart = f"experiment_{EXPERIMENT}" in sys.argv
+    for folder in [] if environ.get("VERDICTS") == "later" else asked or ([] if apart else [OUT]):
         if Path(folder, "verdicts.json").exists():
             shell("python -m causal_priors verdicts --folder {folder} >&2")
             if Path(folder, "report.html").exists():
                 shell("echo 'The report with all figures: {folder}/report.html' >&2")
+    if apart:
+        shell("echo 'Exploratory, with its figures beside it: {GOAT}/{PAGE}' >&2")

@@ -1,4 +1,4 @@
-"""Window mass and margin selection against theory.md 5 and 6, direct sums and the Hurwitz zeta function."""
+"""Window mass and margin selection against the specification, direct sums and the Hurwitz zeta function."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The table of theory against the golden numbers of theory.md, items 1 to 7, as the stage writes them."""
+"""The table of theory against golden numbers of the specification, as the stage writes them."""
 
 import math
 

@@ -83,7 +83,7 @@ class LogPrior(nn.Module):
         return {}
 
     def summable(self) -> bool | None:
-        """Does sum over d of exp(b(d)) converge in every head? None: it depends on the data (theory.md 7)."""
+        """Does sum over d of exp(b(d)) converge in every head? None: it depends on the data."""
         return None
 
 

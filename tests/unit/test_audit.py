@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 
 import helpers
 import numpy as np
@@ -11,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from planted_study import SCALE
+from audit_cases import OTHER, RUN, broken, edit_card, git, report_of, rewrite
 from safetensors.numpy import load_file, save_file
 
-from causal_priors.artifacts import read_signed_json, sha256_file, write_json, write_signed_json
+from causal_priors import config
+from causal_priors.artifacts import sha256_file, write_json
 from causal_priors.audit.findings import BROKEN, CANNOT_TELL, SOUND, Link
 from causal_priors.audit.run_chain import distinct
 from causal_priors.audit.stage import audit
@@ -24,57 +24,6 @@ from causal_priors.prereg.seal import append_amendment, seal
 from causal_priors.prereg.verdict_tables import read_verdicts, write_verdicts
 from causal_priors.report.snapshot import FILES, snapshot
 from causal_priors.tables import read_metadata, read_table, write_table
-
-RUN, OTHER = "S-cable-L16-s0", "S-cable-L16-s1"
-
-
-def git(folder, *arguments):
-    command = ["git", "-C", str(folder), "-c", "user.name=test", "-c", "user.email=test@localhost", *arguments]
-    subprocess.run(command, check=True, capture_output=True)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A repository with sealed protocols, and a study in it that no commit holds."""
-    folder = tmp_path_factory.mktemp("audit")
-    planted_study.write_register(folder / "preregistration")
-    (folder / ".gitignore").write_text("results\ntexts\n")
-    git(folder, "init", "--quiet")
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "-m", "Seal")
-    planted_study.write_study(folder)
-    return folder
-
-
-@pytest.fixture
-def repository(whole, tmp_path):
-    """A copy to forge in."""
-    return shutil.copytree(whole, tmp_path / "copy")
-
-
-def report_of(repository, folder="results/nano"):
-    return audit(repository / folder, SCALE, repository / "preregistration", repository / "texts")
-
-
-def broken(report):
-    """{link: its findings in one text} of what is broken."""
-    return {link.name: "\n".join(map(str, link.broken)) for link in report.links if link.broken}
-
-
-def rewrite(path, change):
-    """Put changed rows into a table, with all of its metadata and a digest that fits."""
-    frame, metadata = read_table(path, "evaluation"), read_metadata(path, "evaluation")
-    frame = change(frame)
-    columns = {name: frame[name].tolist() for name in frame.columns}
-    write_table(columns, path, "evaluation", {key: metadata[key] for key in ("status", "card")})
-
-
-def edit_card(path, change):
-    """Change a run card and sign it again."""
-    card = read_signed_json(path)
-    del card["digest"]
-    change(card)
-    write_signed_json(path, card)
 
 
 def test_a_study_that_nobody_touched_is_sound(repository):
@@ -88,6 +37,11 @@ def test_a_study_that_nobody_touched_is_sound(repository):
 
 def test_the_command_prints_lines_or_json_and_exits_with_the_outcome(repository, capsys, monkeypatch):
     monkeypatch.chdir(repository)
+    # A scale of this repository, whatever is done to the files of the checkout under test.
+    shutil.copytree(config.SCALES, "scales")
+    monkeypatch.setattr(config, "SCALES", repository / "scales")
+    git(repository, "add", "scales")
+    git(repository, "commit", "--quiet", "-m", "Scales")
     assert main(["audit", "--scale", "nano", "--texts", "texts"]) == 0
     assert capsys.readouterr().out.startswith("Audit of results/nano (scale nano)\n")
     shutil.rmtree("texts")

@@ -25,8 +25,8 @@ from causal_priors.report.snapshot import CORPUS_CARD, RUNS, default_card
 from causal_priors.runs import EDITS
 from causal_priors.tables import read_metadata, read_table
 
-RUN_CARD = "run.json"
-TABLES = ("evaluation.parquet", *(f"{edit}.parquet" for edit in EDITS))
+RUN_CARD, EVALUATION = "run.json", "evaluation.parquet"
+TABLES = (EVALUATION, *(f"{edit}.parquet" for edit in EDITS))
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from causal_priors.artifacts import sha256_file
-from causal_priors.audit.copies import EVALUATION, check_copies
+from causal_priors.audit.complete import check_complete
+from causal_priors.audit.copies import check_copies
 from causal_priors.audit.data_chain import SHARDS
-from causal_priors.audit.evidence import RUN_CARD, Evidence, Table
+from causal_priors.audit.evidence import EVALUATION, RUN_CARD, Evidence, Table
 from causal_priors.audit.findings import Link, Report
 from causal_priors.audit.run_chain import FINISHED, distinct, rebuild
 from causal_priors.data.shards import CARD
@@ -47,6 +48,7 @@ def check_results(
             numbers = table.frame["value"].to_numpy(np.float64)
             values[table.run] = hashlib.sha256(numbers.tobytes()).hexdigest()
     distinct(twice, values, scale, "have the same results: one run under two names", lambda run: rebuild(evidence, run))
+    check_complete(report.link("whole tables"), evidence, scale)
     check_copies(report.link("copies of a number"), evidence)
 
 

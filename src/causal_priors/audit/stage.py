@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from causal_priors.arms import ARMS
-from causal_priors.audit.copies import EVALUATION
 from causal_priors.audit.data_chain import SHARDS, check_data
-from causal_priors.audit.evidence import Evidence, open_evidence
+from causal_priors.audit.evidence import EVALUATION, Evidence, open_evidence
 from causal_priors.audit.findings import Finding, Report
 from causal_priors.audit.history import check_history
 from causal_priors.audit.result_chain import check_results
 from causal_priors.audit.run_chain import check_runs
+from causal_priors.audit.scale_history import check_scale
 from causal_priors.audit.verdict_chain import check_seals, check_verdicts
 from causal_priors.codedigest import code_digest
 from causal_priors.data.shards import CARD
@@ -24,11 +24,12 @@ def audit(
     preregistration: str | Path,
     texts: str | Path | None = None,
     text_column: str = "text",
+    scale_path: Path | None = None,
 ) -> Report:
     """Recheck the study (or the snapshot of one) in `folder` from its files alone; change nothing.
 
-    texts: the corpus of one's own that it was made from; the default corpus is found beside the results. Raises
-    `UserError` only where `folder` holds no study.
+    texts: the corpus of one's own that it was made from; the default corpus is found beside the results.
+    scale_path: the scale's file, whose history is looked at. Raises `UserError` only where `folder` holds no study.
     """
     register = Path(preregistration)
     evidence = open_evidence(Path(folder))
@@ -45,6 +46,8 @@ def audit(
     check_results(report, evidence, scale, runs, interventions)
     check_verdicts(report, evidence, scale, sealed)
     check_history(report, evidence, register)
+    if scale_path is not None:
+        check_scale(report, scale, scale_path)
     report.beyond = _beyond(evidence, scale, runs)
     return report
 

@@ -85,4 +85,4 @@ onsuccess:
             if Path(folder, "report.html").exists():
                 shell("echo 'The report with all figures: {folder}/report.html' >&2")
     if apart:
-        shell("echo 'Exploratory, with its figures beside it: {GOAT}/{PAGE}' >&2")
+        shell("echo 'Exploratory, with its figures beside it: {GOAT_PAGE}' >&2")

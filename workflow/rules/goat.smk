@@ -5,6 +5,7 @@ from causal_priors.goat import EXPERIMENT, FIGURES, LONGER_ARMS, PAGE, TABLES
 from causal_priors.goat.registered import load_design, probed_arm
 
 GOAT = f"{OUT}/experiments/{EXPERIMENT}"
+GOAT_PAGE = f"{GOAT}/{PAGE}"
 # A register or scale of one's own may have no such experiment; that matters only to who asks for it.
 try:
     GOAT_DESIGN = (
@@ -56,7 +57,7 @@ if GOAT_DESIGN is not None:
         input:
             [f"{GOAT}/arms/{arm}.parquet" for arm in GOAT_DESIGN.arms],
         output:
-            f"{GOAT}/{PAGE}",
+            GOAT_PAGE,
             f"{GOAT}/probes.parquet",
             [f"{GOAT}/{name}.csv" for name in TABLES],
             [f"{GOAT}/{name}.svg" for name in FIGURES],

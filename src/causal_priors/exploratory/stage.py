@@ -14,6 +14,7 @@ from causal_priors.exploratory.prior_mass import far_masses
 from causal_priors.exploratory.result import Result, joined
 from causal_priors.exploratory.sensitivity import sensitivity
 from causal_priors.prereg.observations import Observations
+from causal_priors.prereg.origin import check_there
 from causal_priors.prereg.protocol import registered_interventions, registered_runs
 from causal_priors.prereg.scoring import read_results
 from causal_priors.prereg.seal import load_sealed
@@ -30,7 +31,7 @@ def exploratory_stage(preregistration: Path, scale: Scale, files: Sequence[Path]
 
     files: evaluation, cap, repair, control and positions tables in their run folders, in any order. A run that is not
     among them, that diverged, or whose rows are not whole leaves no rows, and is named with the reason. Raises
-    `UserError` for a changed seal and a damaged table.
+    `UserError` for a changed seal and a missing or damaged table.
     """
     results = analyse(preregistration, scale, files)
     for name in TABLES:
@@ -42,6 +43,7 @@ def exploratory_stage(preregistration: Path, scale: Scale, files: Sequence[Path]
 def analyse(preregistration: Path, scale: Scale, files: Sequence[Path]) -> dict[str, Result]:
     """Return every table of the analyses, by name."""
     protocols, _, _ = load_sealed(preregistration)
+    check_there(files)
     runs = registered_runs(protocols)
     by_stem: dict[str, list[Path]] = {}
     for path in sorted(files):

@@ -16,6 +16,7 @@ from causal_priors.errors import refuse
 from causal_priors.prereg.chance import chance_level, in_words
 from causal_priors.prereg.ledger import Amendment
 from causal_priors.prereg.observations import NotEvaluatedError, Observations
+from causal_priors.prereg.origin import check_one_origin, check_there
 from causal_priors.prereg.protocol import registered_runs
 from causal_priors.prereg.rules import NOT_EVALUATED, Finding, evaluate_rule
 from causal_priors.prereg.seal import load_sealed
@@ -118,7 +119,8 @@ def score_stage(
     """Check the seals, score `evaluations`, and write verdicts.parquet, .csv, .json and .md into the folder `out`.
 
     evaluations: evaluation.parquet, cap.parquet and repair.parquet of run folders. experiment: id of the only protocol
-    to score. Raises `UserError` for a changed seal, a damaged table and an unknown experiment.
+    to score. Raises `UserError` for a changed seal, a missing or damaged table, tables of several corpora or of several
+    trainings of a run, and an unknown experiment.
     """
     protocols, seals, amendments = load_sealed(preregistration)
     if experiment is not None and experiment not in seals:
@@ -126,8 +128,10 @@ def score_stage(
         raise refuse("is not an experiment", key="experiment", value=experiment, remedy=remedy)
     # A run's folder carries its name; folders that no protocol names (arms of one's own) are left alone.
     names = {run.name(scale) for run in registered_runs(protocols)}
+    check_there(evaluations)
     chosen = sorted(path for path in evaluations if path.parent.name in names)
     frame, statuses = read_results(chosen)
+    check_one_origin(chosen)
     inputs: dict[str, dict[str, str]] = {}
     for path in chosen:
         inputs.setdefault(path.parent.name, {})[path.name] = sha256_file(path)

@@ -1,0 +1,53 @@
+"""Where tables come from, as their cards say: what is scored together is of one corpus, and a run's of one training."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from causal_priors.errors import refuse
+from causal_priors.tables import read_metadata
+
+_SHARDS, _RUN = "shards", "run.json"
+
+
+def check_there(files: Iterable[Path]) -> None:
+    """Raise `UserError` for a path that leads to no file: a misspelt one would be ignored like a run of one's own."""
+    for path in files:
+        if not path.is_file():
+            raise refuse("is no file", file=path, remedy="give tables that are there: RESULTS/SCALE/runs/*/*.parquet")
+
+
+def check_one_origin(files: Sequence[Path]) -> None:
+    """Raise `UserError` where tables were measured on different shards, or where those of one run name several run cards.
+
+    files: tables of kind "evaluation" in run folders. One without a card says nothing.
+    """
+    corpus: dict[str, Path] = {}
+    trainings: dict[tuple[str, str], Path] = {}
+    for path in files:
+        inputs = _inputs(path)
+        if _SHARDS in inputs:
+            corpus.setdefault(inputs[_SHARDS], path)
+        if _RUN in inputs:
+            trainings.setdefault((path.parent.name, inputs[_RUN]), path)
+        if len(corpus) > 1:
+            first = next(iter(corpus.values()))
+            raise refuse(f"was measured on other shards than {first}", file=path, remedy="score tables of one corpus")
+        of_run = [other for (run, _), other in trainings.items() if run == path.parent.name]
+        if len(of_run) > 1:
+            problem = f"was measured from another checkpoint of the run than {of_run[0]}"
+            raise refuse(problem, file=path, remedy="measure both again: the run was trained anew between them")
+
+
+def _inputs(path: Path) -> dict[str, str]:
+    """Digests of what a table was made from, by name."""
+    text = read_metadata(path, "evaluation").get("card")
+    try:
+        card: Any = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        card = None
+    inputs = card.get("inputs", {}) if isinstance(card, dict) else None
+    if not isinstance(inputs, dict) or not all(isinstance(sha, str) for sha in inputs.values()):
+        raise refuse("has no readable card in its metadata", file=path, remedy="measure it again")
+    return inputs

@@ -75,9 +75,10 @@ def _audit(options: argparse.Namespace) -> None:
     from causal_priors.audit.stage import audit
     from causal_priors.config import load_scale, scale_file
 
-    scale = load_scale(scale_file(options.scale or (options.folder.resolve().name if options.folder else "micro")))
+    path = scale_file(options.scale or (options.folder.resolve().name if options.folder else "micro"))
+    scale = load_scale(path)
     folder = options.folder or Path("results", scale.name)
-    report = audit(folder, scale, options.preregistration, options.texts, options.text_column)
+    report = audit(folder, scale, options.preregistration, options.texts, options.text_column, path)
     if options.json:
         json.dump(report.as_data(), sys.stdout, indent=2, ensure_ascii=False)
         print()

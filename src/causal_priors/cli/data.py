@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from causal_priors.cli.options import Add, packed_option, scale_of, scale_option, texts_options
+from causal_priors.cli.options import Add, natural, packed_option, scale_of, scale_option, texts_options
 
 
 def register(add: Add) -> None:
@@ -24,7 +24,7 @@ def register(add: Add) -> None:
     texts_options(sub)
     sub.add_argument("--card", type=Path, help="card of the default corpus, to check the texts against")
     packed_option(sub)
-    sub.add_argument("--threads", type=int, default=0, help="reading processes; 0: one a core")
+    sub.add_argument("--threads", type=natural, default=0, help="reading processes; 0: one a core")
     sub.add_argument("--out", type=Path, required=True)
 
     sub = add("tokenizer", _tokenizer, "train the byte-level BPE on the training split, or fetch GPT-2's")
@@ -42,7 +42,7 @@ def register(add: Add) -> None:
     sub.add_argument("--tokenizer", type=Path, required=True)
     sub.add_argument("--allow-repeats", action="store_true", help="accept a corpus that training repeats often")
     packed_option(sub)
-    sub.add_argument("--threads", type=int, default=0, help="tokenising processes; 0: one a core")
+    sub.add_argument("--threads", type=natural, default=0, help="tokenising processes; 0: one a core")
     sub.add_argument("--out", type=Path, required=True, help="folder")
 
     sub = add("margins", _margins, "choose the margins of experiment 0005 from theory")

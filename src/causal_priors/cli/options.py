@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,14 @@ def whole(text: str) -> int:
     return value
 
 
+def natural(text: str) -> int:
+    """Read a whole number, zero or above."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below zero")
+    return value
+
+
 def packed_option(sub: argparse.ArgumentParser) -> None:
     """Add `--packed`."""
     sub.add_argument("--packed", action="store_true", help="allow evaluation blocks across document borders")
@@ -87,12 +96,16 @@ def scale_of(options: argparse.Namespace) -> "Scale":
 def study_of(options: argparse.Namespace) -> "Study":
     """Return the study that the options name: the default config, but its scale, register and results.
 
-    Arms of one's own are left out, since loading one executes it.
+    Arms of one's own are left out, since loading one executes it. Raises `UserError`.
     """
     from causal_priors.config import ROOT
+    from causal_priors.errors import refuse
     from causal_priors.study import load_study
     from causal_priors.yamlfile import load_yaml
 
+    for key in ("results", "preregistration"):
+        if os.path.isfile(given := getattr(options, key)):  # noqa: PTH113
+            raise refuse("is a file, not a folder", key=f"--{key}", value=str(given), remedy="name the folder")
     file = ROOT / "workflow" / "config" / "config.yaml"
-    given = {key: str(getattr(options, key)) for key in ("scale", "preregistration", "results")}
-    return load_study({**load_yaml(file), **given, "arms": []}, file)
+    chosen = {key: str(getattr(options, key)) for key in ("scale", "preregistration", "results")}
+    return load_study({**load_yaml(file), **chosen, "arms": []}, file)

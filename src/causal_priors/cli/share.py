@@ -1,6 +1,7 @@
 """Commands that hand results on: a checkpoint's folder, TensorBoard events, an RO-Crate; and shell completion."""
 
 import argparse
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,7 +38,8 @@ def _run_folder(name: str, options: argparse.Namespace) -> Path:
     from causal_priors.errors import refuse
 
     for folder in (Path(name), options.results / options.scale / "runs" / name):
-        if (folder / "run.json").is_file():
+        # Unlike `Path.is_file`, it also answers for a name that is too long for a file.
+        if os.path.isfile(folder / "run.json"):  # noqa: PTH113
             return folder
     remedy = f"python -m causal_priors status --scale {options.scale} lists the runs"
     raise refuse(f"is no finished run of scale {options.scale}", value=name, remedy=remedy)

@@ -117,8 +117,11 @@ def _seal(options: argparse.Namespace) -> None:
     from datetime import UTC, datetime
 
     from causal_priors.prereg.exploratory import check_exploratory, seal_exploratory
+    from causal_priors.prereg.ledger import check_date
     from causal_priors.prereg.seal import check_seals, seal
 
+    if options.date is not None:
+        check_date(options.date, options.preregistration, "--date")
     if options.check:
         for protocol, digest in check_seals(options.preregistration).items():
             print(f"{protocol}  {digest}")

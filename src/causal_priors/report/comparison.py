@@ -13,10 +13,10 @@ from typing import Any
 
 import pandas as pd
 
-from causal_priors.artifacts import read_json
 from causal_priors.errors import refuse
 from causal_priors.prereg.ledger import PUBLISHED
 from causal_priors.prereg.verdict_tables import Record
+from causal_priors.report.sidecar import read_timing
 from causal_priors.scale import Scale
 
 NONE = "–"
@@ -182,10 +182,10 @@ def _step_times(published: Mapping[str, Any], runs: Path, scale: Scale) -> Itera
 
 
 def _seconds(runs: Path, arm: str, scale: Scale) -> float | None:
-    """Mean seconds a step over the screening seeds of `arm`, None without a sidecar."""
+    """Mean seconds a step over the screening seeds of `arm`, None without a sidecar. Raises `UserError`."""
     length = scale.sizes["S"].train_length
     files = sorted(runs.glob(f"S-{arm}-L{length}-s*/timing.json"))
-    times = [read_json(file)["seconds_per_step"] for file in files]
+    times = [times["seconds_per_step"] for file in files if "seconds_per_step" in (times := read_timing(file))]
     return sum(times) / len(times) if times else None
 
 

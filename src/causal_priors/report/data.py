@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 
 from causal_priors.arms import ARMS
-from causal_priors.artifacts import read_json
 from causal_priors.errors import refuse
 from causal_priors.prereg.ledger import load_published
 from causal_priors.prereg.protocol import load_protocols, registered_interventions, registered_runs
 from causal_priors.prereg.terms import REGISTERED, DirectionEveryCheckpoint, Protocol
+from causal_priors.report.sidecar import read_timing
 from causal_priors.report.tables import EXPLORATORY
 from causal_priors.runs import EDITS
 from causal_priors.scale import Scale
@@ -178,11 +178,10 @@ def _step_time(folder: Path, identity: Mapping[str, Any], scale: Scale) -> pd.Da
 
     On the CPU scales it is CPU time, which other jobs on the machine disturb least; on a GPU the median step's time.
     """
-    file = folder / "timing.json"
-    timing = read_json(file) if file.is_file() else {}
+    timing = read_timing(folder / "timing.json")
     seconds = timing.get("seconds_per_step")
-    if scale.intervention_dtype == CPU_DTYPE and timing.get("steps_here"):
-        seconds = (timing["cpu_seconds"] - timing["startup_cpu_seconds"]) / timing["steps_here"]
+    if scale.intervention_dtype == CPU_DTYPE and timing.get("steps_here") and "cpu_seconds" in timing:
+        seconds = (timing["cpu_seconds"] - timing.get("startup_cpu_seconds", 0.0)) / timing["steps_here"]
     return pd.DataFrame([{**identity, "seconds": seconds}] if seconds else [])
 
 

@@ -5,12 +5,11 @@ take most of it write their own, which is exact and stands here where there is o
 """
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from causal_priors.artifacts import read_json
 from causal_priors.errors import refuse
+from causal_priors.report.sidecar import read_timing
 
 _MINUTE = 60.0
 # Rule -> sidecar of a job, beside its artefact.
@@ -31,7 +30,8 @@ def timing_table(folder: str | Path) -> str:
     Core minutes are CPU time of a rule's jobs, start-up of Python and of what it imports included; start-up is also given
     on its own, for the stages that write it down. The last line sets the sum beside the minutes from the start of the
     first job to the end of the last, by the files' times: what they say of a study that was interrupted is too long.
-    Jobs of a target beside the default one are a second table. Raises `UserError` where there is no benchmark file.
+    Jobs of a target beside the default one are a second table. Raises `UserError` where there is no benchmark file,
+    and for a damaged one.
     """
     root = Path(folder) / "benchmarks"
     files = sorted(root.rglob("*.tsv"))
@@ -39,7 +39,7 @@ def timing_table(folder: str | Path) -> str:
         raise refuse("holds no benchmark files", file=root, remedy="run the pipeline first")
     rows = []
     for file in files:
-        row = pd.read_csv(file, sep="\t", na_values="-").iloc[-1]
+        row = _benchmark(file)
         rule = file.relative_to(root).parts[0].removesuffix(".tsv")
         own = _own(Path(folder), rule, file.stem)
         rows.append(
@@ -87,11 +87,17 @@ def _rules(jobs: pd.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _own(folder: Path, rule: str, job: str) -> dict[str, Any]:
+def _benchmark(file: Path) -> dict[str, float]:
+    """The last line of a benchmark file: seconds, CPU time and memory."""
+    try:
+        row = pd.read_csv(file, sep="\t", na_values="-").iloc[-1]
+        return {key: float(row[key]) for key in ("s", "cpu_time", "max_rss")}
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        remedy = "remove it: no result rests on it"
+        raise refuse(f"is no benchmark file ({type(error).__name__})", file=file, remedy=remedy) from error
+
+
+def _own(folder: Path, rule: str, job: str) -> dict[str, float]:
     """What a stage wrote about its own times, empty where it wrote nothing."""
     run, _, edit = job.rpartition("-") if rule == "intervene" else (job, "", "")
-    sidecar = folder / _SIDECARS.get(rule, "none").format(run=run, edit=edit)
-    own: dict[str, Any] = read_json(sidecar) if sidecar.is_file() else {}
-    if isinstance(parts := own.get("cpu_seconds"), dict):
-        own |= {"cpu_seconds": sum(parts.values()), "startup_cpu_seconds": parts.get("startup", 0.0)}
-    return own
+    return read_timing(folder / _SIDECARS.get(rule, "none").format(run=run, edit=edit))

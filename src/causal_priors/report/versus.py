@@ -4,15 +4,17 @@ A study is a folder with verdicts.json: `results/{scale}`, or the committed snap
 both are of one scale, the digests in their verdicts say how many of the tables behind them are the same bytes.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from causal_priors.artifacts import read_json, read_signed_json
+from causal_priors.artifacts import read_signed_json
 from causal_priors.errors import refuse
 from causal_priors.prereg.verdict_tables import Record, read_verdicts
+from causal_priors.report.sidecar import read_timing
 from causal_priors.report.tables import summarise
 from causal_priors.runs import EDITS
 from causal_priors.tables import read_table
@@ -36,7 +38,8 @@ def compare_text(a: str, b: str, results: Path, scale: str) -> str:
 
 def _folder(name: str, results: Path, scale: str) -> Path:
     for folder in (Path(name), results / name, results / scale / "runs" / name):
-        if (folder / CARD).is_file() or (folder / VERDICTS).is_file():
+        # Unlike `Path.is_file`, it also answers for a name that is too long for a file.
+        if any(os.path.isfile(folder / file) for file in (CARD, VERDICTS)):  # noqa: PTH113
             return folder
     remedy = f"give a finished run of scale {scale}, a scale with verdicts, or the folder of one"
     raise refuse("is neither a finished run nor a finished study", value=name, remedy=remedy)
@@ -91,8 +94,7 @@ def _summary(folder: Path) -> dict[tuple[str, int], dict[str, float]]:
 
 
 def _pace(folder: Path) -> float | None:
-    file = folder / "timing.json"
-    return float(read_json(file)["seconds_per_step"]) if file.is_file() else None
+    return read_timing(folder / "timing.json").get("seconds_per_step")
 
 
 def _made(card: Mapping[str, Any]) -> dict[str, Any]:

@@ -137,17 +137,29 @@ def read_json(path: str | Path, remedy: str = "") -> Any:
     """Return the content of a JSON file.
 
     Raises `UserError` where it is missing, above 16 MB, not JSON, or holds what `write_json` never writes: numbers that
-    are not finite or above 64 bits, halves of surrogate pairs.
+    are not finite or above 64 bits, halves of surrogate pairs, a key twice in one mapping.
     """
     data = read_at_most(path, MAX_JSON, remedy)
     try:
         text = data.decode()
-        value = json.loads(text, parse_constant=_number, parse_float=_number, parse_int=_integer)
+        value = json.loads(
+            text, parse_constant=_number, parse_float=_number, parse_int=_integer, object_pairs_hook=_mapping
+        )
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except (ValueError, RecursionError) as error:
         raise refuse(f"is not JSON ({error})", file=path, remedy=remedy) from error
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two values of one key a reader would see one and a parser take the other."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key[:40]!r} stands twice in one mapping")
+        found[key] = value
+    return found
 
 
 def _number(text: str) -> float:

@@ -17,9 +17,10 @@ import pandas as pd
 from causal_priors.arms import ARMS
 from causal_priors.artifacts import read_json
 from causal_priors.audit.data_chain import SHARDS
+from causal_priors.audit.divergence import FINISHED
 from causal_priors.audit.evidence import EVALUATION, Evidence, Table, dict_of
 from causal_priors.audit.findings import Link
-from causal_priors.audit.run_chain import FINISHED, rebuild
+from causal_priors.audit.run_chain import rebuild
 from causal_priors.data.shards import CARD, DOCUMENTS, DTYPE, FILES, HELDOUT, Span
 from causal_priors.data.windows import plan_blocks
 from causal_priors.errors import UserError

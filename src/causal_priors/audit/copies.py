@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from causal_priors.audit.divergence import FINISHED
 from causal_priors.audit.evidence import EVALUATION, Evidence, Table
 from causal_priors.audit.findings import Link
-from causal_priors.audit.run_chain import FINISHED, POSITIONS, rebuild
+from causal_priors.audit.run_chain import POSITIONS, rebuild
 from causal_priors.runs import EVALUATION_FACTORS
 from causal_priors.tables import read_table
 

@@ -1,17 +1,20 @@
 """Evaluation tables: which checkpoint they name, and what their rows say of themselves."""
 
 import hashlib
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from causal_priors.artifacts import sha256_file
+from causal_priors.audit.claims import expect_there
 from causal_priors.audit.complete import check_complete
 from causal_priors.audit.copies import check_copies
 from causal_priors.audit.data_chain import SHARDS
+from causal_priors.audit.divergence import FINISHED
 from causal_priors.audit.evidence import EVALUATION, RUN_CARD, Evidence, Table
 from causal_priors.audit.findings import Link, Report
-from causal_priors.audit.run_chain import FINISHED, distinct, rebuild
+from causal_priors.audit.run_chain import distinct, rebuild
 from causal_priors.data.shards import CARD
 from causal_priors.errors import UserError
 from causal_priors.prereg.terms import Intervention
@@ -23,19 +26,22 @@ _IDENTITY = ["run", "size", "arm", "train_length", "seed", "stage"]
 
 
 def check_results(
-    report: Report, evidence: Evidence, scale: Scale, runs: list[Run], interventions: list[Intervention]
+    report: Report,
+    evidence: Evidence,
+    scale: Scale,
+    runs: Sequence[Run],
+    interventions: Sequence[Intervention],
+    claimed: Collection[str],
 ) -> None:
-    """Add the links from checkpoints to evaluation tables."""
-    found = {(table.run, table.name) for table in evidence.tables}
-    wanted = {(run.name(scale), EVALUATION) for run in runs}
-    wanted |= {(item.run.name(scale), f"{item.edit}.parquet") for item in interventions}
+    """Add the links from checkpoints to evaluation tables. claimed: see `claimed_files`."""
+    found = {f"{table.run}/{table.name}" for table in evidence.tables}
+    wanted = {f"{run.name(scale)}/{EVALUATION}" for run in runs}
+    wanted |= {f"{item.run.name(scale)}/{item.edit}.parquet" for item in interventions}
     link = report.link("registered tables")
     if evidence.snapshot and (left_out := wanted - found):
         link.absent(evidence.folder, f"{len(left_out)} of {len(wanted)} tables are not part of the snapshot")
         wanted &= found
-    for run, name in sorted(wanted):
-        place = evidence.file(f"runs/{run}/{name}")
-        link.expect((run, name) in found, place, "is missing", rebuild(evidence, run, name))
+    expect_there(link, evidence, wanted, found, claimed)
     cards, rows, twice = (report.link(name) for name in ("checkpoint -> table", "rows of a table", "no result twice"))
     shards = evidence.file(f"{SHARDS}/{CARD}")
     digest = sha256_file(shards) if shards.is_file() else None

@@ -4,13 +4,15 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from causal_priors.arms import ARMS, Arm
 from causal_priors.artifacts import CHUNK, sha256_file
+from causal_priors.audit.claims import expect_there
 from causal_priors.audit.data_chain import MARGINS, SHARDS
+from causal_priors.audit.divergence import check_losses, check_status
 from causal_priors.audit.evidence import RUN_CARD, Evidence, RunCard, dict_of
 from causal_priors.audit.findings import Link, Report
 from causal_priors.data.shards import CARD
@@ -21,19 +23,17 @@ from causal_priors.tables import read_table
 
 MODEL, LOSSES, POSITIONS = "model.safetensors", "losses.parquet", "positions.parquet"
 OUTPUTS = (MODEL, LOSSES, POSITIONS)
-FINISHED = "finished"
 # A header names some hundred tensors.
 _MAX_HEADER = 1 << 20
 
 
-def check_runs(report: Report, evidence: Evidence, scale: Scale, registered: list[Run]) -> None:
-    """Add the links of the registered runs, and of others that lie beside them."""
+def check_runs(
+    report: Report, evidence: Evidence, scale: Scale, registered: Sequence[Run], claimed: Collection[str]
+) -> None:
+    """Add the links of the registered runs, and of others that lie beside them. claimed: see `claimed_files`."""
     link = report.link("registered runs")
-    for run in registered:
-        name = run.name(scale)
-        link.expect(
-            name in evidence.runs, evidence.file(f"runs/{name}/{RUN_CARD}"), "is missing", rebuild(evidence, name)
-        )
+    wanted = {f"{run.name(scale)}/{RUN_CARD}" for run in registered}
+    expect_there(link, evidence, wanted, {f"{name}/{RUN_CARD}" for name in evidence.runs}, claimed)
     link = report.link("run card -> run")
     for name, card in evidence.runs.items():
         _identity(link, evidence, name, card, scale)
@@ -41,7 +41,7 @@ def check_runs(report: Report, evidence: Evidence, scale: Scale, registered: lis
     _inputs(link, evidence, scale)
     link = report.link("run card -> weights and logs")
     for name, card in evidence.runs.items():
-        _outputs(link, evidence, name, card)
+        _outputs(link, evidence, name, card, scale)
     if evidence.snapshot:
         problem = f"{', '.join(OUTPUTS)} of {len(evidence.runs)} runs are not part of a snapshot"
         link.absent(evidence.folder, problem, "run the study and audit it; the run cards can then be compared")
@@ -63,12 +63,24 @@ def rebuild(evidence: Evidence, run: str, file: str = RUN_CARD) -> str:
 
 
 def distinct(link: Link, values: Mapping[str, Any], scale: Scale, problem: str, remedy: Callable[[str], str]) -> None:
-    """Record runs that share a value, where their names say that they are different computations."""
+    """Record runs that share a value, where their names say that they are different computations.
+
+    An arm of one's own may be the same as a registered one: it is compared with itself alone, its seeds.
+    """
     first: dict[Any, str] = {}
     for name, value in values.items():
-        other = first.setdefault(value, name)
+        other = first.setdefault((value, _own_arm(name, scale)), name)
         same = other == name or _computation(other, scale) == _computation(name, scale)
         link.expect(same, f"{other} and {name}", problem, remedy(name))
+
+
+def _own_arm(name: str, scale: Scale) -> str:
+    """The arm of a run outside the registered study, empty within."""
+    try:
+        arm = parse_run(name, scale).arm
+    except UserError:
+        return ""
+    return "" if arm in ARMS else arm
 
 
 def _computation(name: str, scale: Scale) -> Any:
@@ -98,9 +110,7 @@ def _identity(link: Link, evidence: Evidence, name: str, card: RunCard, scale: S
             same = json.loads(json.dumps(parameters.get(key))) == value
             link.expect(same, f"{card.file}: {key}", "is not what the run's name says", again)
         link.expect(content["stage"] == "train", card.file, "is the card of another stage", again)
-        steps = run.budget(scale).steps
-        if content["status"] == FINISHED:
-            link.expect(content.get("steps") == steps, card.file, f"finished after other than {steps} steps", again)
+        check_status(link, card, run.budget(scale).steps, again)
 
 
 def _plain(arm: Arm) -> Any:
@@ -134,7 +144,7 @@ def _inputs(link: Link, evidence: Evidence, scale: Scale) -> None:
             link.expect(there == (takes, takes), card.file, problem, rebuild(evidence, name))
 
 
-def _outputs(link: Link, evidence: Evidence, name: str, card: RunCard) -> None:
+def _outputs(link: Link, evidence: Evidence, name: str, card: RunCard, scale: Scale) -> None:
     outputs, again = card.content["outputs"], rebuild(evidence, name)
     link.expect(outputs.keys() == {*OUTPUTS}, card.file, "names other files than a run has", again)
     for output in OUTPUTS:
@@ -147,32 +157,26 @@ def _outputs(link: Link, evidence: Evidence, name: str, card: RunCard) -> None:
             sha256_file(path) == outputs.get(output), path, f"differs from the digest in {RUN_CARD}", again
         ):
             with link.reading():
-                _CHECKS[output](link, path, card, again)
+                _CHECKS[output](link, path, card, scale, again)
 
 
-def _weights(link: Link, path: Path, card: RunCard, again: str) -> None:
+def _weights(link: Link, path: Path, card: RunCard, _: Scale, again: str) -> None:
     counts = card.content.get("parameter_counts")
     total = counts.get("total") if isinstance(counts, dict) else None
     found = count_parameters(path)
     link.expect(found == total, path, f"has {found} parameters, {RUN_CARD} says {total}", again)
 
 
-def _losses(link: Link, path: Path, card: RunCard, again: str) -> None:
-    frame = read_table(path, "losses", again)
-    finished = card.content["status"] == FINISHED
-    steps = card.content.get("steps")
-    if finished and link.expect(len(frame) == steps, path, f"has {len(frame)} steps, {RUN_CARD} says {steps}", again):
-        last = float(frame["loss"].iloc[-1])
-        same = last == card.content.get("final_loss")
-        link.expect(same, path, f"ends with a loss of {last:g}, {RUN_CARD} says another", again)
+def _losses(link: Link, path: Path, card: RunCard, scale: Scale, again: str) -> None:
+    check_losses(link, path, read_table(path, "losses", again), card, scale.vocabulary, again)
 
 
-def _positions(link: Link, path: Path, _: RunCard, again: str) -> None:
+def _positions(link: Link, path: Path, _: RunCard, __: Scale, again: str) -> None:
     read_table(path, "positions", again)
     link.checked += 1
 
 
-_CHECKS: dict[str, Callable[[Link, Path, RunCard, str], None]] = {
+_CHECKS: dict[str, Callable[[Link, Path, RunCard, Scale, str], None]] = {
     MODEL: _weights,
     LOSSES: _losses,
     POSITIONS: _positions,

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from causal_priors.arms import ARMS
+from causal_priors.audit.claims import claimed_files
 from causal_priors.audit.data_chain import SHARDS, check_data
 from causal_priors.audit.evidence import EVALUATION, Evidence, open_evidence
 from causal_priors.audit.findings import Finding, Report
@@ -42,8 +43,9 @@ def audit(
     interventions = [item for item in registered_interventions(protocols) if item.run.arm in ARMS]
     if sealed is None:
         report.link("registered runs").absent(register, "a seal is broken: what is registered cannot be told")
-    check_runs(report, evidence, scale, runs)
-    check_results(report, evidence, scale, runs, interventions)
+    claimed = claimed_files(evidence, protocols, scale)
+    check_runs(report, evidence, scale, runs, claimed)
+    check_results(report, evidence, scale, runs, interventions, claimed)
     check_verdicts(report, evidence, scale, sealed)
     check_history(report, evidence, register)
     if scale_path is not None:
@@ -83,8 +85,10 @@ def _beyond(evidence: Evidence, scale: Scale, runs: list[Run]) -> list[Finding]:
         ),
         Finding(
             "",
-            "that figures and exploratory tables are what their code makes; no verdict reads them",
-            "make them again",
+            "that files which no verdict reads are what their code makes: figures, report.html, ro-crate-metadata.json, "
+            "timings, theory/theory.csv and .parquet, control.parquet of runs, tables/exploratory, all of experiment "
+            "0006 (experiments/0006, in a snapshot 0006)",
+            f"remove them and run snakemake --cores all --config scale={scale.name}, then compare",
         ),
         Finding("", "that tokenizer and tokens are what their code makes of the texts", again(f"{SHARDS}/{CARD}")),
         Finding(

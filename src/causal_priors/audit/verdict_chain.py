@@ -11,6 +11,7 @@ import pandas as pd
 from causal_priors.arms import ARMS
 from causal_priors.audit.evidence import Evidence
 from causal_priors.audit.findings import Link, Report
+from causal_priors.audit.readers import check_readers
 from causal_priors.errors import UserError, shown
 from causal_priors.prereg.exploratory import check_exploratory
 from causal_priors.prereg.ledger import Amendment
@@ -18,10 +19,8 @@ from causal_priors.prereg.protocol import registered_runs
 from causal_priors.prereg.scoring import COLUMNS, FINISHED, score
 from causal_priors.prereg.seal import load_sealed
 from causal_priors.prereg.terms import Protocol
-from causal_priors.prereg.verdict_tables import flat_frame, markdown, read_verdicts
-from causal_priors.report.tables import arm_table, summarise
+from causal_priors.prereg.verdict_tables import read_verdicts
 from causal_priors.scale import Scale
-from causal_priors.tables import read_table
 
 VERDICTS = "verdicts.json"
 Record = Mapping[str, Any]
@@ -50,13 +49,17 @@ def check_verdicts(report: Report, evidence: Evidence, scale: Scale, sealed: Sea
     """Add the links from tables to verdicts, and from verdicts to tables for readers."""
     link = report.link("tables -> verdicts")
     path = evidence.file(VERDICTS)
-    if not path.is_file():
+    records: list[dict[str, Any]] = []
+    if there := path.is_file():
+        try:
+            records = read_verdicts(path)
+        except UserError as error:
+            link.fail(error)
+            return
+    else:
         link.absent(path, "is not there", evidence.rebuild(VERDICTS))
-        return
-    try:
-        records = read_verdicts(path)
-    except UserError as error:
-        link.fail(error)
+    parts = sorted(evidence.folder.glob(f"experiments/*/{VERDICTS}"))
+    if not there and not parts:
         return
     readers = report.link("verdicts -> tables for readers")
     if sealed is None:
@@ -69,12 +72,14 @@ def check_verdicts(report: Report, evidence: Evidence, scale: Scale, sealed: Sea
         return
     scored = _scored_again(evidence, scale, sealed, records, link)
     again = {record["test_id"]: json.loads(json.dumps(record)) for record in scored}
-    _compare(link, evidence, VERDICTS, records, again, whole=True)
-    for part in sorted(evidence.folder.glob(f"experiments/*/{VERDICTS}")):
+    if there:
+        _compare(link, evidence, VERDICTS, records, again)
+    tests = {protocol.id: [test.id for test in protocol.tests] for protocol in sealed[0]}
+    for part in parts:
         with link.reading():
-            name = str(part.relative_to(evidence.folder))
-            _compare(link, evidence, name, read_verdicts(part), again, whole=False)
-    _readers(readers, evidence, scored, {run.name(scale) for run in registered_runs(sealed[0])})
+            name, wanted = str(part.relative_to(evidence.folder)), tests.get(part.parent.name, [])
+            _compare(link, evidence, name, read_verdicts(part), {test: again[test] for test in wanted})
+    check_readers(readers, evidence, scored, sealed[0], scale)
 
 
 def _scored_again(
@@ -109,14 +114,11 @@ def _pyarrow(card: Mapping[str, Any]) -> str:
     return f"python -m pip install pyarrow=={card.get('versions', {}).get('pyarrow')}"
 
 
-def _compare(
-    link: Link, evidence: Evidence, name: str, records: Sequence[Record], again: Mapping[str, Record], *, whole: bool
-) -> None:
+def _compare(link: Link, evidence: Evidence, name: str, records: Sequence[Record], again: Mapping[str, Record]) -> None:
     """Compare recorded verdicts with those scored again, field by field."""
     file, remedy = evidence.file(name), evidence.rebuild(name)
     tests = [str(record.get("test_id")) for record in records]
-    if whole:
-        link.expect(tests == list(again), file, f"holds {', '.join(tests)}; registered are {', '.join(again)}", remedy)
+    link.expect(tests == list(again), file, f"holds {', '.join(tests)}; registered are {', '.join(again)}", remedy)
     for record in records:
         wanted = again.get(str(record.get("test_id")))
         if wanted is None:
@@ -132,52 +134,3 @@ def _compare(
             else:
                 problem = f"says {shown(said)}; scored again it is {shown(found)}"
                 link.expect(said == found, place, problem, remedy)
-
-
-def _readers(link: Link, evidence: Evidence, records: Sequence[dict[str, Any]], registered: set[str]) -> None:
-    """The verdicts in other forms, and the summary: made again in memory and compared."""
-    flat = flat_frame(records)
-    texts = {"verdicts.csv": flat.to_csv(index=False, lineterminator="\n"), "verdicts.md": markdown(records)}
-    for name, text in texts.items():
-        _same_text(link, evidence, name, text)
-    path = evidence.file("verdicts.parquet")
-    with link.reading():
-        found = read_table(path, "verdicts", evidence.rebuild(path.name))
-        same = found.to_csv(index=False, lineterminator="\n") == texts["verdicts.csv"]
-        link.expect(same, path, f"differs from {VERDICTS}", evidence.rebuild(path.name))
-    if evidence.snapshot:
-        link.absent("tables/summary.csv", "needs the tables of all runs, of which a snapshot has those of verdicts")
-        return
-    if evidence.tables:
-        _summary(link, evidence, registered)
-
-
-def _summary(link: Link, evidence: Evidence, registered: set[str]) -> None:
-    """The summary of the runs that it has; a run that was asked for by name lies beside the study's and is in no table."""
-    path, remedy = evidence.file("tables/summary.csv"), evidence.rebuild("tables/summary.csv")
-    try:
-        said = set(pd.read_csv(path, usecols=["run"])["run"])
-    except FileNotFoundError:
-        return link.absent(path, "is not there", remedy)
-    except (OSError, ValueError):
-        link.expect(False, path, "is no summary", remedy)
-        return None
-    left_out = sorted(registered - said)
-    link.expect(not left_out, path, f"lacks {', '.join(left_out[:3])}", remedy)
-    frames = [table.frame for table in evidence.tables if table.run in said]
-    if frames:
-        runs = summarise(pd.concat(frames, ignore_index=True))
-        text = runs.to_csv(index=False, float_format="%.6f", lineterminator="\n")
-        _same_text(link, evidence, "tables/summary.csv", text)
-        _same_text(link, evidence, "tables/summary.md", arm_table(runs))
-    return None
-
-
-def _same_text(link: Link, evidence: Evidence, name: str, text: str) -> None:
-    path, remedy = evidence.file(name), evidence.rebuild(name)
-    if not path.is_file():
-        link.absent(path, "is not there", remedy)
-        return
-    with open(path, encoding="utf-8", errors="replace", newline="") as file:
-        found = file.read(len(text) + 1)
-    link.expect(found == text, path, "differs from what the files behind it give", remedy)

@@ -2,12 +2,16 @@
 
 import json
 
+import helpers
 import pandas as pd
 import pytest
 
 from causal_priors.cli import main
+from causal_priors.config import ROOT
 from causal_priors.errors import UserError
-from causal_priors.prereg.origin import check_one_origin
+from causal_priors.prereg.origin import check_one_origin, check_one_scale
+from causal_priors.prereg.verdict_tables import read_verdicts, write_verdicts
+from causal_priors.report.data import gather
 from causal_priors.tables import SCHEMAS, write_table
 
 NOTHING = pd.DataFrame(columns=SCHEMAS["evaluation"].names)
@@ -49,6 +53,29 @@ def test_two_trainings_of_a_run_are_refused(table):
         UserError, match=r"repair.parquet: was measured from another checkpoint of the run than .*evaluation.parquet"
     ):
         check_one_origin(files)
+
+
+def test_tables_of_another_scale_are_refused(table):
+    nano, micro = helpers.scale("nano"), helpers.scale("micro")
+    path = table("S-log-L16-s0", {"parameters": {"scale": nano.digest()}})
+    check_one_scale([path, table("S-log-L16-s1", {})], nano)
+    with pytest.raises(UserError, match=r"S-log-L16-s0/evaluation.parquet: scale = .*: was measured at another scale"):
+        check_one_scale([path], micro)
+    with pytest.raises(UserError, match="was measured at another scale"):
+        gather(micro, ROOT / "preregistration", [path], "none", "none", "none")
+
+
+def test_verdicts_of_another_scale_are_refused_wherever_they_would_be_named(tmp_path, capsys):
+    write_verdicts(tmp_path / "verdicts.json", [{"test_id": "0001-a", "scale": "nano"}])
+    assert read_verdicts(tmp_path / "verdicts.json", "nano")
+    preregistration = ["--preregistration", str(ROOT / "preregistration")]
+    assert main(["report", "--folder", str(tmp_path), "--scale", "paper", *preregistration]) == 2
+    assert "verdicts.json: holds verdicts of scale nano, not of paper; write --scale nano" in capsys.readouterr().err
+    files = [part for name in ("summary", "runs", "csv", "md") for part in (f"--{name}", str(tmp_path / name))]
+    verdicts = ["--verdicts", str(tmp_path / "verdicts.json")]
+    assert main(["source", "--scale", "paper", *preregistration, *verdicts, *files]) == 2
+    assert "holds verdicts of scale nano, not of paper" in capsys.readouterr().err
+    assert not (tmp_path / "report.html").exists()
 
 
 @pytest.mark.parametrize("card", ["[]", "{", '{"inputs": []}', '{"inputs": {"shards": 3}}'])

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from causal_priors.errors import refuse
+from causal_priors.errors import UserError, refuse
+from causal_priors.scale import Scale
 from causal_priors.tables import read_metadata
 
 _SHARDS, _RUN = "shards", "run.json"
@@ -40,14 +41,35 @@ def check_one_origin(files: Sequence[Path]) -> None:
             raise refuse(problem, file=path, remedy="measure both again: the run was trained anew between them")
 
 
+def check_one_scale(files: Iterable[Path], scale: Scale) -> None:
+    """Raise `UserError` for a table of kind "evaluation" that was measured at another scale, as its card says."""
+    for path in files:
+        found = _part(path, "parameters").get("scale")
+        if found is not None and found != scale.digest():
+            remedy = f"name its own scale, or measure it again: scale {scale.name} has digest {scale.digest()[:12]}"
+            raise refuse("was measured at another scale", file=path, key="scale", value=found, remedy=remedy)
+
+
 def _inputs(path: Path) -> dict[str, str]:
     """Digests of what a table was made from, by name."""
+    inputs = _part(path, "inputs")
+    if not all(isinstance(sha, str) for sha in inputs.values()):
+        raise _unreadable(path)
+    return inputs
+
+
+def _part(path: Path, name: str) -> dict[str, Any]:
+    """One part of a table's card; nothing where it has no card."""
     text = read_metadata(path, "evaluation").get("card")
     try:
         card: Any = json.loads(text) if text else {}
     except (ValueError, RecursionError):
-        card = None
-    inputs = card.get("inputs", {}) if isinstance(card, dict) else None
-    if not isinstance(inputs, dict) or not all(isinstance(sha, str) for sha in inputs.values()):
-        raise refuse("has no readable card in its metadata", file=path, remedy="measure it again")
-    return inputs
+        raise _unreadable(path) from None
+    part = card.get(name, {}) if isinstance(card, dict) else None
+    if not isinstance(part, dict):
+        raise _unreadable(path)
+    return part
+
+
+def _unreadable(path: Path) -> UserError:
+    return refuse("has no readable card in its metadata", file=path, remedy="measure it again")

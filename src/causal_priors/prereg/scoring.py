@@ -16,7 +16,7 @@ from causal_priors.errors import refuse
 from causal_priors.prereg.chance import chance_level, in_words
 from causal_priors.prereg.ledger import Amendment
 from causal_priors.prereg.observations import NotEvaluatedError, Observations
-from causal_priors.prereg.origin import check_one_origin, check_there
+from causal_priors.prereg.origin import check_one_origin, check_one_scale, check_there
 from causal_priors.prereg.protocol import registered_runs
 from causal_priors.prereg.rules import NOT_EVALUATED, Finding, evaluate_rule
 from causal_priors.prereg.seal import load_sealed
@@ -119,8 +119,8 @@ def score_stage(
     """Check the seals, score `evaluations`, and write verdicts.parquet, .csv, .json and .md into the folder `out`.
 
     evaluations: evaluation.parquet, cap.parquet and repair.parquet of run folders. experiment: id of the only protocol
-    to score. Raises `UserError` for a changed seal, a missing or damaged table, tables of several corpora or of several
-    trainings of a run, and an unknown experiment.
+    to score. Raises `UserError` for a changed seal, a missing or damaged table, tables of another scale, of several
+    corpora or of several trainings of a run, and an unknown experiment.
     """
     protocols, seals, amendments = load_sealed(preregistration)
     if experiment is not None and experiment not in seals:
@@ -131,6 +131,7 @@ def score_stage(
     check_there(evaluations)
     chosen = sorted(path for path in evaluations if path.parent.name in names)
     frame, statuses = read_results(chosen)
+    check_one_scale(chosen, scale)
     check_one_origin(chosen)
     inputs: dict[str, dict[str, str]] = {}
     for path in chosen:

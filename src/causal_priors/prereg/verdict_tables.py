@@ -33,10 +33,11 @@ def _flat(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False, sort_keys=True) if isinstance(value, dict | list) else value
 
 
-def read_verdicts(path: str | Path) -> list[dict[str, Any]]:
+def read_verdicts(path: str | Path, scale: str | None = None) -> list[dict[str, Any]]:
     """Return the records of a verdicts.json.
 
-    Raises `UserError` where it is missing, not JSON, or holds a record that differs from its digest.
+    scale: the scale that they should be of. Raises `UserError` where the file is missing, not JSON, or holds a record
+    that differs from its digest or is of another scale.
     """
     remedy = f"run the pipeline first: {rebuild_command(path)}"
     records = read_json(path, remedy=remedy)
@@ -45,6 +46,8 @@ def read_verdicts(path: str | Path) -> list[dict[str, Any]]:
     for record in records:
         if record.pop("digest", None) != own_digest(record):
             raise refuse("is damaged (a verdict differs from its digest)", file=path, remedy=rebuild(path))
+        if scale is not None and (found := record.get("scale", scale)) != scale:
+            raise refuse(f"holds verdicts of scale {found}, not of {scale}", file=path, remedy=f"write --scale {found}")
     return records
 
 

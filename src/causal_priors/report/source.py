@@ -39,9 +39,9 @@ def source_stage(
     """Write the comparison as a flat table and as a page.
 
     verdicts: verdicts.json. summary: the summary table as csv. runs: folder of the runs, for their timing sidecars.
-    Raises `UserError` where one of them is missing or damaged.
+    Raises `UserError` where one of them is missing, damaged or of another scale.
     """
-    records, published = read_verdicts(verdicts), load_published(preregistration)
+    records, published = read_verdicts(verdicts, scale.name), load_published(preregistration)
     rows = compare(records, read_summary(summary), published, scale, runs)
     with atomic_path(out_csv) as temporary:
         names = [field.name for field in fields(Comparison)]

@@ -36,7 +36,7 @@ _REMEDY = "run the pipeline first"
 def report_stage(scale: Scale, preregistration: str | Path, folder: Path, out: Path) -> None:
     """Write the page of the finished study in `folder` to `out`, which should lie in that folder.
 
-    Raises `UserError` where something of the study is missing or damaged, or a seal has changed.
+    Raises `UserError` where something of the study is missing, damaged or of another scale, or a seal has changed.
     """
     write_text(out, page(scale, preregistration, folder))
 
@@ -63,7 +63,7 @@ def _variables() -> str:
 
 def _context(scale: Scale, preregistration: str | Path, folder: Path) -> dict[str, Any]:
     protocols, digests, amendments = load_sealed(preregistration)
-    records, ledger = read_verdicts(folder / "verdicts.json"), load_assumptions(preregistration)
+    records, ledger = read_verdicts(folder / "verdicts.json", scale.name), load_assumptions(preregistration)
     lengths, theory = _csv(folder / "tables/summary.csv"), read_theory(folder / "theory/theory.parquet")
     source = _csv(folder / "tables/source.csv")
     registered = registered_runs(protocols)

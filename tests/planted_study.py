@@ -25,9 +25,11 @@ from causal_priors.data.tokenizer import tokenizer_stage
 from causal_priors.prereg.protocol import load_protocols, registered_interventions, registered_runs
 from causal_priors.prereg.scoring import score_stage
 from causal_priors.prereg.seal import seal
+from causal_priors.report.source import source_stage
 from causal_priors.report.tables import summary_stage
 from causal_priors.tables import SCHEMAS, write_table
 from causal_priors.theory.margin import margin_stage, read_margins
+from causal_priors.theory.stage import write_theory
 from causal_priors.yamlfile import load_yaml
 
 FACTORS = (1, 2, 4, 8)
@@ -73,6 +75,8 @@ def write_study(folder: Path) -> Path:
         threads=1,
     )
     margin_stage(SCALE, study / "theory" / "margins.json")
+    row = {"result": "margin", "quantity": "made up", "n": 16, "value": 0.5, "limit": None, "relative_error": None}
+    write_theory([row], study / "theory" / "theory.parquet", study / "theory" / "theory.csv")
     protocols = load_protocols(folder / "preregistration")
     for run in registered_runs(protocols):
         write_run(study, run)
@@ -84,11 +88,15 @@ def write_study(folder: Path) -> Path:
 
 
 def score(study: Path) -> None:
-    """Score the tables of `study` as the pipeline does, and write the summary."""
+    """Score the tables of `study` as the pipeline does, and write the summary and the table beside the source."""
     tables = [*study.glob("runs/*/evaluation.parquet"), *study.glob("runs/*/cap.parquet")]
     tables = sorted([*tables, *study.glob("runs/*/repair.parquet")])
     score_stage(study.parents[1] / "preregistration", SCALE, tables, ARMS, study)
-    summary_stage(tables, study / "tables" / "summary.csv", study / "tables" / "summary.md")
+    summary, page = study / "tables" / "summary.csv", study / "tables" / "summary.md"
+    summary_stage(tables, summary, page)
+    register, source = study.parents[1] / "preregistration", study / "tables" / "source.csv"
+    runs, verdicts = study / "runs", study / "verdicts.json"
+    source_stage(verdicts, summary, register, SCALE, runs, source, source.with_suffix(".md"))
 
 
 def write_run(study, run):

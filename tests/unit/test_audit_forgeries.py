@@ -181,3 +181,14 @@ def test_verdicts_of_one_experiment_are_checked_in_all_forms(repository, part):
     assert problem in found["verdicts -> tables for readers"]
     problem = "experiments/0004/verdicts.json: holds 0004-a; registered are 0004-a, 0004-b"
     assert problem in found["tables -> verdicts"]
+
+
+def test_an_edited_comparison_with_the_source_and_two_forms_of_theory_that_differ_are_caught(repository):
+    study = repository / "results/nano"
+    for name in ("tables/source.md", "tables/source.csv", "theory/theory.csv"):
+        path = study / name
+        path.write_text(path.read_text().replace("1", "2").replace("0.5", "0.6"))
+    found = broken(report_of(repository))
+    assert found.keys() == {"verdicts -> tables for readers"}
+    for name in ("source.md", "source.csv", "theory.csv"):
+        assert f"{name}: differs from what the files behind it give" in found["verdicts -> tables for readers"]

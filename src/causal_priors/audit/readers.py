@@ -1,9 +1,11 @@
-"""The tables for readers, made again in memory from what the audit has checked: verdicts in other forms, and the summary.
+"""The tables for readers, made again in memory: verdicts in other forms, the summary, the comparison with the source.
 
 They enter no verdict, but are what people look at.
 """
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,9 +13,12 @@ import pandas as pd
 from causal_priors.audit.divergence import FINISHED
 from causal_priors.audit.evidence import Evidence
 from causal_priors.audit.findings import Link
+from causal_priors.prereg.ledger import load_published
 from causal_priors.prereg.protocol import registered_runs
 from causal_priors.prereg.terms import Protocol
 from causal_priors.prereg.verdict_tables import flat_frame, markdown
+from causal_priors.report.data import read_theory
+from causal_priors.report.source import source_stage
 from causal_priors.report.tables import arm_table, summarise
 from causal_priors.scale import Scale
 from causal_priors.tables import read_table
@@ -36,6 +41,37 @@ def check_readers(
         link.absent("tables/summary.csv", "needs the tables of all runs, of which a snapshot has those of verdicts")
     elif evidence.tables:
         _summary(link, evidence, {run.name(scale) for run in registered_runs(protocols)})
+
+
+def check_source(link: Link, evidence: Evidence, preregistration: Path, scale: Scale) -> None:
+    """Compare the table beside the source with what verdicts.json, summary.csv and the register give."""
+    names = ("tables/source.csv", "tables/source.md")
+    verdicts, summary = evidence.file("verdicts.json"), evidence.file("tables/summary.csv")
+    if not verdicts.is_file() or not summary.is_file():
+        return None
+    with link.reading(), tempfile.TemporaryDirectory() as temporary:
+        if evidence.snapshot and load_published(preregistration)["comparable_scale"] == scale.name:
+            return link.absent(evidence.file(names[0]), "needs the timings of runs, which a snapshot leaves out")
+        again = [Path(temporary) / Path(name).name for name in names]
+        runs = evidence.folder / "runs"
+        try:
+            source_stage(verdicts, summary, preregistration, scale, runs, *again)
+        except (KeyError, TypeError, ValueError) as error:
+            problem = f"is not what the table beside the source is made from ({type(error).__name__}: {error})"
+            link.expect(False, summary, problem, evidence.rebuild(summary.name))
+            return None
+        for name, path in zip(names, again, strict=True):
+            _same_text(link, evidence, name, path.read_bytes().decode())
+    return None
+
+
+def check_theory(link: Link, evidence: Evidence) -> None:
+    """Compare the two forms of the table of theory. What it holds takes a minute to compute, and no verdict reads it."""
+    path, form = evidence.file("theory/theory.csv"), evidence.file("theory/theory.parquet")
+    if path.is_file() and form.is_file():
+        with link.reading():
+            text = read_theory(form).to_csv(index=False, float_format="%.10g", lineterminator="\n")
+            _same_text(link, evidence, "theory/theory.csv", text)
 
 
 def _verdicts(link: Link, evidence: Evidence, records: Records, folder: str) -> None:

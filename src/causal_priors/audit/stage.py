@@ -46,7 +46,7 @@ def audit(
     claimed = claimed_files(evidence, protocols, scale)
     check_runs(report, evidence, scale, runs, claimed)
     check_results(report, evidence, scale, runs, interventions, claimed)
-    check_verdicts(report, evidence, scale, sealed)
+    check_verdicts(report, evidence, scale, sealed, register)
     check_history(report, evidence, register)
     if scale_path is not None:
         check_scale(report, scale, scale_path)
@@ -85,9 +85,9 @@ def _beyond(evidence: Evidence, scale: Scale, runs: list[Run]) -> list[Finding]:
         ),
         Finding(
             "",
-            "that files which no verdict reads are what their code makes: figures, report.html, ro-crate-metadata.json, "
-            "timings, theory/theory.csv and .parquet, control.parquet of runs, tables/exploratory, all of experiment "
-            "0006 (experiments/0006, in a snapshot 0006)",
+            "that files which no verdict reads are what their code makes: figures, report.html, "
+            "ro-crate-metadata.json, tables/swaps.csv, timings, the numbers of theory/theory.csv and .parquet, "
+            "control.parquet of runs, tables/exploratory, all of experiment 0006 (experiments/0006, in a snapshot 0006)",
             f"remove them and run snakemake --cores all --config scale={scale.name}, then compare",
         ),
         Finding("", "that tokenizer and tokens are what their code makes of the texts", again(f"{SHARDS}/{CARD}")),

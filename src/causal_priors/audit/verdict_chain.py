@@ -11,7 +11,7 @@ import pandas as pd
 from causal_priors.arms import ARMS
 from causal_priors.audit.evidence import Evidence
 from causal_priors.audit.findings import Link, Report
-from causal_priors.audit.readers import check_readers
+from causal_priors.audit.readers import check_readers, check_source, check_theory
 from causal_priors.errors import UserError, shown
 from causal_priors.prereg.exploratory import check_exploratory
 from causal_priors.prereg.ledger import Amendment
@@ -45,7 +45,9 @@ def check_seals(report: Report, preregistration: Path) -> Sealed | None:
     return sealed
 
 
-def check_verdicts(report: Report, evidence: Evidence, scale: Scale, sealed: Sealed | None) -> None:
+def check_verdicts(
+    report: Report, evidence: Evidence, scale: Scale, sealed: Sealed | None, preregistration: Path
+) -> None:
     """Add the links from tables to verdicts, and from verdicts to tables for readers."""
     link = report.link("tables -> verdicts")
     path = evidence.file(VERDICTS)
@@ -80,6 +82,10 @@ def check_verdicts(report: Report, evidence: Evidence, scale: Scale, sealed: Sea
             name, wanted = str(part.relative_to(evidence.folder)), tests.get(part.parent.name, [])
             _compare(link, evidence, name, read_verdicts(part), {test: again[test] for test in wanted})
     check_readers(readers, evidence, scored, sealed[0], scale)
+    check_theory(readers, evidence)
+    # A forged verdict was named above; what is made from it says nothing more.
+    if not link.broken:
+        check_source(readers, evidence, preregistration, scale)
 
 
 def _scored_again(

@@ -15,6 +15,7 @@ from causal_priors.audit.verdict_chain import check_seals, check_verdicts
 from causal_priors.codedigest import code_digest
 from causal_priors.data.shards import CARD
 from causal_priors.prereg.protocol import registered_interventions, registered_runs
+from causal_priors.remedies import rebuild_command
 from causal_priors.runs import Run
 from causal_priors.scale import Scale
 
@@ -66,7 +67,7 @@ def _beyond(evidence: Evidence, scale: Scale, runs: list[Run]) -> list[Finding]:
     place = evidence.folder if not evidence.snapshot else Path("results") / scale.name
 
     def again(name: str) -> str:
-        return f"snakemake --cores all --force {place / name} --config scale={scale.name}, then audit again"
+        return f"{rebuild_command(place / name)}, then audit again"
 
     return [
         Finding(

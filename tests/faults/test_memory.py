@@ -18,6 +18,8 @@ import pytest
 
 MEGABYTE = 10**6
 _WORDS = 20_000
+# Documents of a row group, whose text is unpacked at once: some 4 MB, in small files and large ones.
+_GROUP = 100
 
 
 def texts(size):
@@ -51,7 +53,7 @@ def write_parquet(folder, size):
     with pq.ParquetWriter(folder / "corpus.parquet", schema, compression="zstd") as writer:
         for text in texts(size):
             rows.append(text)
-            if len(rows) == 1000:
+            if len(rows) == _GROUP:
                 writer.write_table(pa.table({"text": rows}, schema=schema))
                 rows = []
         if rows:

@@ -189,6 +189,12 @@ def test_bad_json_lines_are_refused_by_row(tmp_path, line, problem):
     refused(tmp_path, "a.jsonl: row 2", problem)
 
 
+def test_a_column_named_like_a_field_of_another_is_the_one_that_is_read(tmp_path):
+    rows = pa.table({"meta": [{"text": "of the struct"}], "meta.text": ["of the column"]})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    assert [document.text for document in iter_documents(tmp_path, "meta.text")] == ["of the column"]
+
+
 def test_bad_parquet_is_refused(tmp_path):
     path = tmp_path / "a.parquet"
     write_parquet(path, ["x", None, "y"])

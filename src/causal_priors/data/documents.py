@@ -229,7 +229,8 @@ def _read_parquet(path: Path, name: str, column: str, groups: range | None = Non
             rows = _DICTIONARY_ROWS if pa.types.is_dictionary(kind) else _BATCH_ROWS
             chosen = None if groups is None else list(groups)
             for batch in file.iter_batches(rows, row_groups=chosen, columns=[column], use_threads=False):
-                for value in batch.column(0):
+                # By its name: of a struct `a`, a column `a.b` brings the field b along.
+                for value in batch.column(batch.schema.get_field_index(column)):
                     row += 1
                     yield Document(f"{name}#{row}", _clean(_parquet_text(value, path, row, column), path, row))
     except (pa.ArrowException, OSError, ValueError) as error:

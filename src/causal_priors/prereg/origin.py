@@ -1,7 +1,7 @@
 """Where tables come from, as their cards say: what is scored together is of one corpus, and a run's of one training."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from causal_priors.errors import UserError, refuse
 from causal_priors.scale import Scale
 from causal_priors.tables import read_metadata
 
+Cards = Mapping[Path, dict[str, dict[str, Any]]]
 _SHARDS, _RUN = "shards", "run.json"
 
 
@@ -19,15 +20,20 @@ def check_there(files: Iterable[Path]) -> None:
             raise refuse("is no file", file=path, remedy="give tables that are there: RESULTS/SCALE/runs/*/*.parquet")
 
 
-def check_one_origin(files: Sequence[Path]) -> None:
+def read_cards(files: Iterable[Path]) -> Cards:
+    """Return the cards of tables of kind "evaluation", each read once. Raises `UserError` for one that is no card."""
+    return {path: _card(path) for path in files}
+
+
+def check_one_origin(cards: Cards) -> None:
     """Raise `UserError` where tables were measured on different shards, or where those of one run name several run cards.
 
-    files: tables of kind "evaluation" in run folders. One without a card says nothing.
+    cards: those of tables in run folders. One without a card says nothing.
     """
     corpus: dict[str, Path] = {}
     trainings: dict[tuple[str, str], Path] = {}
-    for path in files:
-        inputs = _inputs(path)
+    for path, card in cards.items():
+        inputs = card["inputs"]
         if _SHARDS in inputs:
             corpus.setdefault(inputs[_SHARDS], path)
         if _RUN in inputs:
@@ -41,34 +47,30 @@ def check_one_origin(files: Sequence[Path]) -> None:
             raise refuse(problem, file=path, remedy="measure both again: the run was trained anew between them")
 
 
-def check_one_scale(files: Iterable[Path], scale: Scale) -> None:
-    """Raise `UserError` for a table of kind "evaluation" that was measured at another scale, as its card says."""
-    for path in files:
-        found = _part(path, "parameters").get("scale")
+def check_one_scale(cards: Cards, scale: Scale) -> None:
+    """Raise `UserError` for a table that was measured at another scale, as its card says."""
+    for path, card in cards.items():
+        found = card["parameters"].get("scale")
         if found is not None and found != scale.digest():
             remedy = f"name its own scale, or measure it again: scale {scale.name} has digest {scale.digest()[:12]}"
             raise refuse("was measured at another scale", file=path, key="scale", value=found, remedy=remedy)
 
 
-def _inputs(path: Path) -> dict[str, str]:
-    """Digests of what a table was made from, by name."""
-    inputs = _part(path, "inputs")
-    if not all(isinstance(sha, str) for sha in inputs.values()):
-        raise _unreadable(path)
-    return inputs
-
-
-def _part(path: Path, name: str) -> dict[str, Any]:
-    """One part of a table's card; nothing where it has no card."""
+def _card(path: Path) -> dict[str, dict[str, Any]]:
+    """Inputs (digests by name) and parameters of a table's card, both empty where it has none."""
     text = read_metadata(path, "evaluation").get("card")
     try:
         card: Any = json.loads(text) if text else {}
     except (ValueError, RecursionError):
         raise _unreadable(path) from None
-    part = card.get(name, {}) if isinstance(card, dict) else None
-    if not isinstance(part, dict):
+    if not isinstance(card, dict):
         raise _unreadable(path)
-    return part
+    parts: dict[str, Any] = {name: card.get(name, {}) for name in ("inputs", "parameters")}
+    if not all(isinstance(part, dict) for part in parts.values()):
+        raise _unreadable(path)
+    if not all(isinstance(sha, str) for sha in parts["inputs"].values()):
+        raise _unreadable(path)
+    return parts
 
 
 def _unreadable(path: Path) -> UserError:

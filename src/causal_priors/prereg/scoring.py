@@ -16,7 +16,7 @@ from causal_priors.errors import refuse
 from causal_priors.prereg.chance import chance_level, in_words
 from causal_priors.prereg.ledger import Amendment
 from causal_priors.prereg.observations import NotEvaluatedError, Observations
-from causal_priors.prereg.origin import check_one_origin, check_one_scale, check_there
+from causal_priors.prereg.origin import check_one_origin, check_one_scale, check_there, read_cards
 from causal_priors.prereg.protocol import registered_runs
 from causal_priors.prereg.rules import NOT_EVALUATED, Finding, evaluate_rule
 from causal_priors.prereg.seal import load_sealed
@@ -131,8 +131,9 @@ def score_stage(
     check_there(evaluations)
     chosen = sorted(path for path in evaluations if path.parent.name in names)
     frame, statuses = read_results(chosen)
-    check_one_scale(chosen, scale)
-    check_one_origin(chosen)
+    cards = read_cards(chosen)
+    check_one_scale(cards, scale)
+    check_one_origin(cards)
     inputs: dict[str, dict[str, str]] = {}
     for path in chosen:
         inputs.setdefault(path.parent.name, {})[path.name] = sha256_file(path)

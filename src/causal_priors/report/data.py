@@ -14,7 +14,7 @@ import pandas as pd
 from causal_priors.arms import ARMS
 from causal_priors.errors import refuse
 from causal_priors.prereg.ledger import load_published
-from causal_priors.prereg.origin import check_one_scale
+from causal_priors.prereg.origin import check_one_scale, read_cards
 from causal_priors.prereg.protocol import load_protocols, registered_interventions, registered_runs
 from causal_priors.prereg.terms import REGISTERED, DirectionEveryCheckpoint, Protocol
 from causal_priors.report.sidecar import read_timing
@@ -87,7 +87,7 @@ def gather(
     Raises `UserError` where a table is missing, damaged or of another scale.
     """
     protocols = load_protocols(preregistration)
-    check_one_scale(evaluations, scale)
+    check_one_scale(read_cards(evaluations), scale)
     apart = {
         (item.run.name(scale), item.edit) for item in registered_interventions(protocols) if item.status != REGISTERED
     }
